@@ -1,76 +1,75 @@
-//! What a run may claim of the next one: where the median of as many further rounds lies.
+//! A prediction interval for the median of a second run, from the rounds of the first.
 //!
-//! From the least to the most of a run is no such claim: even if nothing but chance differed, the
-//! median of five further rounds would lie outside of that of five rounds one time in six, and of
-//! three rounds two times in five. So the claim is a prediction interval. The logarithms of the
-//! rounds, for a noisy machine multiplies, are taken as normal with a variance that only they tell;
-//! then the medians of two runs differ by Student's t with one degree of freedom less than there are
-//! rounds, times the deviation of two such medians (Hahn and Meeker, "Statistical Intervals", chapter 4,
-//! with the variance of a median instead of that of a mean). A machine that drifts spreads the rounds
-//! of a run, which takes some ten minutes, as it spreads runs.
+//! The range from the least to the most of a run is not such an interval. Even if only chance
+//! differed, the median of five further rounds would lie outside the range of five rounds in one
+//! case of six, and with three rounds in two cases of five. The noise of a machine multiplies, so
+//! the logarithms of the rounds are taken as normal with an unknown variance. Then the medians of
+//! two runs differ by Student's t with one degree of freedom less than there are rounds, times the
+//! deviation of two such medians (Hahn and Meeker, "Statistical Intervals", chapter 4, with the
+//! variance of a median instead of that of a mean). A run takes some ten minutes, so a machine that
+//! drifts spreads the rounds of one run as it spreads runs.
 
 use std::f64::consts::PI;
 
-/// Of a hundred medians of a second run, so many lie within.
+/// Percentage of second medians that lie within the interval.
 pub const SHARE: f64 = 95.0;
 
-/// With fewer rounds the claim would hold and be worth nothing.
+/// With fewer rounds the interval would be correct but too wide to be useful.
 pub const ROUNDS: usize = 3;
 
-/// An interval whose ends are further apart than this is not worth telling.
-const WORTH: f64 = 100.0;
+/// Intervals with ends that differ by more than this factor are not reported.
+const WIDEST: f64 = 100.0;
 
-/// Student's t that both tails past it have 5 %, for 1, 2, 3 ... degrees of freedom; the last one
-/// for all above, where it is a little more than it need be.
+/// Student's t with 5 % in both tails together, for 1, 2, 3 ... degrees of freedom. The last entry
+/// is used for all above, for which it is slightly too large.
 const STUDENT: [f64; 11] =
     [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201];
 
-/// Where a second run's median lies.
+/// The interval in which a second run's median lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claim {
-    /// It is this or more.
+    /// Lower end, inclusive.
     pub low: f64,
-    /// And this or less.
+    /// Upper end, inclusive.
     pub high: f64,
 }
 
 impl Claim {
-    /// By the rounds of a run, in a figure that is shown with so many digits behind the point. There
-    /// is none by too few rounds, nor where every round counted nothing, nor of rounds so far apart
-    /// that it could be anything.
+    /// `None` with too few rounds, if every round counted 0, or if the interval is too wide.
+    /// `digits` is the number of digits behind the point in tables.
     pub fn of(rounds: &[f64], digits: usize) -> Option<Claim> {
         let rounds: Vec<f64> = rounds.iter().copied().filter(|one| one.is_finite()).collect();
         if rounds.len() < ROUNDS || rounds.iter().all(|one| *one == 0.0) {
             return None;
         }
-        // What counts nothing now and then has no logarithm.
+        // A zero has no logarithm.
         let has_logarithms = rounds.iter().all(|one| *one > 0.0);
         let (low, high) = if has_logarithms {
             let (low, high) = interval(&rounds.iter().map(|one| one.ln()).collect::<Vec<f64>>());
-            if high - low > WORTH.ln() {
+            if high - low > WIDEST.ln() {
                 return None;
             }
             (low.exp(), high.exp())
         } else {
             interval(&rounds)
         };
-        // It is compared as it is shown.
+        // Medians are compared as they are shown.
         let rounding = 0.5 * 10f64.powi(-(digits as i32));
         Some(Claim { low: (low - rounding).max(0.0), high: high + rounding })
     }
 
-    /// Whether it came true.
+    /// Whether the median lies within.
     pub fn holds(&self, median: f64) -> bool {
         (self.low..=self.high).contains(&median)
     }
 }
 
-/// What is normal, by so many samples of it: where the median of as many more lies.
+/// The interval of the median of as many further samples, if these are normal.
 fn interval(samples: &[f64]) -> (f64, f64) {
     let count = samples.len() as f64;
     let mean = samples.iter().sum::<f64>() / count;
     let variance = samples.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    // Of the median of so many samples, in variances of one; within 2 % of the exact value.
+    // Variance of the median of n samples, in variances of one; within 2 % of the exact value.
     let of_median = PI / (2.0 * count + PI - 2.0);
     let student = STUDENT[samples.len().min(STUDENT.len() + 1) - 2];
     let half = student * (variance * 2.0 * of_median).sqrt();
@@ -78,7 +77,7 @@ fn interval(samples: &[f64]) -> (f64, f64) {
     (middle - half, middle + half)
 }
 
-/// The middle value, or the mean of the middle two; not a number of none.
+/// The middle value, or the mean of the middle two; NaN for an empty slice.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_hundred_second_runs_as_many_lie_within_as_are_claimed() {
+    fn claimed_share_of_second_medians_lies_within() {
         const RUNS: usize = 5_000;
         let mut rng = ChaCha20Rng::seed_from_u64(5);
         for (rounds, noise) in [(3, 0.1), (4, 0.1), (5, 0.02), (5, 0.2), (9, 0.1), (12, 0.1)] {
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn least_and_most_are_no_such_claim() {
+    fn range_of_five_rounds_contains_five_sixths_of_second_medians() {
         let mut rng = ChaCha20Rng::seed_from_u64(6);
         let mut within = 0;
         for _ in 0..6000 {
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_rounds_and_counts_of_nothing_claim_nothing() {
+    fn too_few_rounds_and_counts_of_zero_give_no_claim() {
         assert_eq!(Claim::of(&[5.0; ROUNDS - 1], 2), None);
         assert_eq!(Claim::of(&[5.0, f64::NAN, 5.0], 2), None);
         assert_eq!(Claim::of(&[0.0; 5], 0), None);
@@ -144,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_never_changes_may_differ_by_its_rounding() {
+    fn a_constant_figure_may_differ_by_its_rounding() {
         let claim = Claim::of(&[10.9; 5], 1).unwrap();
         assert!(claim.holds(10.94) && claim.holds(10.86));
         assert!(!claim.holds(10.96) && !claim.holds(10.84));
     }
 
     #[test]
-    fn a_count_that_is_nothing_now_and_then_stays_a_count() {
+    fn a_count_that_is_sometimes_zero_has_a_claim_from_zero() {
         let claim = Claim::of(&[0.0, 0.0, 4.0, 0.0, 1.0], 0).unwrap();
         assert_eq!(claim.low, 0.0);
         assert!(claim.holds(3.0) && !claim.holds(40.0));

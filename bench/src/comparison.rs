@@ -1,4 +1,4 @@
-//! Turns of several contenders, A B, then B A, and so on, and what they say beside each other.
+//! Turns of several contenders (A B, then B A, and so on), and comparisons of their figures.
 
 use crate::claim::median;
 use crate::contender::{Contender, Missing};
@@ -7,18 +7,18 @@ use crate::measure::{Better, Measure};
 use crate::readings::Readings;
 use crate::suite::{self, News, Plan};
 
-/// All turns of a run of the bench. The first contender is the one whose bars are judged.
+/// All turns of a run of the bench. The first contender is the one that the bars judge.
 #[derive(Default)]
 pub struct Comparison {
-    /// Who took part.
+    /// The contenders of the run.
     pub contenders: Vec<Contender>,
     /// The turns of each round, in the order of the contenders whatever the order of the turns.
     pub rounds: Vec<Vec<Readings>>,
-    /// Contenders that were asked for and cannot be measured on this machine.
+    /// Requested contenders that cannot be measured on this machine.
     pub missing: Vec<Missing>,
-    /// Whether the contenders are the rungs of a ladder, of which the first is the lowest.
+    /// Whether the contenders are the rungs of a ladder, with the lowest rung first.
     pub is_ladder: bool,
-    /// Pictures of where the first contender's daemons spent their time.
+    /// Flame graphs of the first contender's daemons.
     pub flames: Vec<Flame>,
 }
 
@@ -27,44 +27,44 @@ pub struct Comparison {
 pub struct Rival {
     /// The peer's name.
     pub name: String,
-    /// Its contenders, by their places.
+    /// Indexes of its contenders.
     pub members: Vec<usize>,
 }
 
-/// What several turns say of one figure.
+/// Values of one figure over several turns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spread {
-    /// The middle value; a turn that failed counts as the worst one.
+    /// The middle value. A failed turn counts as the worst value.
     pub median: f64,
-    /// The least.
+    /// The smallest value.
     pub least: f64,
-    /// The most.
+    /// The largest value.
     pub most: f64,
-    /// Turn by turn; not a number where there is none.
+    /// The value of each turn; NaN if absent.
     pub values: Vec<f64>,
-    /// How many turns failed.
+    /// Number of failed turns.
     pub failed: usize,
 }
 
-/// What one turn says of a measure.
+/// Result of one turn for a measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Said {
+enum Outcome {
     Figure(f64),
     Failed,
     Nothing,
 }
 
 impl Comparison {
-    /// Runs so many rounds, of each contender by its plan; `tell` hears the round, the contender and
-    /// what is new of it.
+    /// Runs `rounds` rounds, each contender by its plan. `notify` gets the round, the contender and
+    /// the event.
     pub fn run(
         contenders: Vec<Contender>,
         plan: impl Fn(&Contender) -> Plan,
         rounds: u32,
-        tell: impl Fn(u32, &Contender, News<'_>),
+        notify: impl Fn(u32, &Contender, News<'_>),
     ) -> Comparison {
         let turn = |round, contender: &Contender| {
-            suite::run(contender, &plan(contender), &|news| tell(round, contender, news))
+            suite::run(contender, &plan(contender), &|news| notify(round, contender, news))
         };
         let round = |round| {
             let order = order(round, contenders.len());
@@ -77,17 +77,17 @@ impl Comparison {
         Comparison { contenders, rounds, ..Comparison::default() }
     }
 
-    /// How many tests failed, in all turns.
+    /// Number of failed tests in all turns.
     pub fn failed(&self) -> usize {
         self.rounds.iter().flatten().map(|readings| readings.failed().len()).sum()
     }
 
-    /// Whether any turn tried the measure.
+    /// Whether any turn has this measure.
     pub fn has(&self, measure: &Measure) -> bool {
         self.rounds.iter().flatten().any(|readings| readings.has(measure))
     }
 
-    /// The test that makes the figure.
+    /// The test that measures the figure.
     pub fn test_of(&self, measure: &Measure) -> Option<&'static str> {
         self.rounds.iter().flatten().find_map(|readings| readings.test_of(measure))
     }
@@ -97,18 +97,19 @@ impl Comparison {
         self.rounds.iter().any(|round| round[contender].of(measure).is_finite())
     }
 
-    /// A contender's figures, by its place. Where each turn failed there is none, but in a ratio.
+    /// A contender's figures. If every turn failed, the median is NaN; a ratio still counts these
+    /// turns as losses.
     pub fn of(&self, contender: usize, measure: &Measure) -> Spread {
-        let said: Vec<Said> =
-            self.rounds.iter().map(|round| self.said(round, contender, measure)).collect();
-        let spread = Spread::of_said(&said, measure.better());
+        let outcomes: Vec<Outcome> =
+            self.rounds.iter().map(|round| self.outcome(round, contender, measure)).collect();
+        let spread = Spread::of_outcomes(&outcomes, measure.better());
         match spread.is_lost() {
-            true => Spread::by(Vec::new(), spread.values, spread.failed),
+            true => Spread::from_counted(Vec::new(), spread.values, spread.failed),
             false => spread,
         }
     }
 
-    /// All round trips of one of [`PINGS`], of all turns, the shortest first.
+    /// All round trips of one of [`PINGS`] in all turns, sorted.
     ///
     /// [`PINGS`]: crate::measure::PINGS
     pub fn round_trips(&self, contender: usize, what: &str) -> Vec<f64> {
@@ -118,24 +119,24 @@ impl Comparison {
         times
     }
 
-    /// What a contender was not measured by, and why.
-    pub fn lacks(&self, contender: usize) -> &[(&'static str, &'static str)] {
-        self.rounds.first().map_or(&[], |round| round[contender].lacks())
+    /// Tests that the contender did not run, and why.
+    pub fn skipped(&self, contender: usize) -> &[(&'static str, &'static str)] {
+        self.rounds.first().map_or(&[], |round| round[contender].skipped())
     }
 
-    /// The first contender's figure for one of another, round by round. A failed turn of the first one
-    /// is its loss. A round in which only the other failed is left out: that is no win.
+    /// The first contender's figure divided by that of another, round by round. A failed turn of
+    /// the first contender is a loss. A round in which only the other one failed is left out.
     pub fn ratio(&self, other: usize, measure: &Measure) -> Spread {
         let ratio = |round: &Vec<Readings>| match (
-            self.said(round, 0, measure),
-            self.said(round, other, measure),
+            self.outcome(round, 0, measure),
+            self.outcome(round, other, measure),
         ) {
-            (Said::Figure(own), Said::Figure(other)) => Said::Figure(own / other),
-            (Said::Failed, Said::Figure(_) | Said::Failed) => Said::Failed,
-            _ => Said::Nothing,
+            (Outcome::Figure(own), Outcome::Figure(other)) => Outcome::Figure(own / other),
+            (Outcome::Failed, Outcome::Figure(_) | Outcome::Failed) => Outcome::Failed,
+            _ => Outcome::Nothing,
         };
-        let said: Vec<Said> = self.rounds.iter().map(ratio).collect();
-        Spread::of_said(&said, measure.better())
+        let outcomes: Vec<Outcome> = self.rounds.iter().map(ratio).collect();
+        Spread::of_outcomes(&outcomes, measure.better())
     }
 
     /// The peers that the first contender is compared with.
@@ -151,8 +152,8 @@ impl Comparison {
         rivals
     }
 
-    /// The setting of a peer that does best by this measure; where that cannot be said of a part, the
-    /// one that does best by the whole.
+    /// The index of the peer's setting with the best median. If a part of a figure has no better
+    /// direction, the whole figure decides.
     pub fn best(&self, rival: &Rival, measure: &'static Measure) -> usize {
         let whole = if measure.better().is_some() { measure } else { measure.of() };
         let is_made = |one: &usize| self.has_figure(*one, whole);
@@ -165,21 +166,21 @@ impl Comparison {
         best.unwrap_or(rival.members[0])
     }
 
-    fn said(&self, round: &[Readings], contender: usize, measure: &Measure) -> Said {
+    fn outcome(&self, round: &[Readings], contender: usize, measure: &Measure) -> Outcome {
         let readings = &round[contender];
         let test = self.test_of(measure);
         let does_without =
             || self.rounds.iter().any(|round| round[contender].does_without(measure, test));
         match readings.of(measure) {
-            figure if figure.is_finite() => Said::Figure(figure),
-            _ if readings.has_failed(measure, test) && !does_without() => Said::Failed,
-            _ => Said::Nothing,
+            figure if figure.is_finite() => Outcome::Figure(figure),
+            _ if readings.has_failed(measure, test) && !does_without() => Outcome::Failed,
+            _ => Outcome::Nothing,
         }
     }
 }
 
-/// The order of a round's turns. Every other round runs in reverse, so that what changes within a round
-/// (heat, other load) does not always favour the same contender.
+/// The order of a round's turns. Every other round runs in reverse, so that changes within a round
+/// (heat, other load) do not always favour the same contender.
 fn order(round: u32, contenders: usize) -> Vec<usize> {
     match round % 2 {
         1 => (0..contenders).collect(),
@@ -188,38 +189,38 @@ fn order(round: u32, contenders: usize) -> Vec<usize> {
 }
 
 impl Spread {
-    /// Of the values that are numbers; not numbers themselves where there are none.
+    /// Ignores values that are not finite. The statistics are NaN if no value is left.
     pub fn of(values: Vec<f64>) -> Spread {
         let sorted: Vec<f64> = values.iter().copied().filter(|one| one.is_finite()).collect();
-        Spread::by(sorted, values, 0)
+        Spread::from_counted(sorted, values, 0)
     }
 
-    fn of_said(said: &[Said], better: Option<Better>) -> Spread {
-        let values = |said: &Said| match said {
-            Said::Figure(value) => *value,
-            Said::Failed | Said::Nothing => f64::NAN,
+    fn of_outcomes(outcomes: &[Outcome], better: Option<Better>) -> Spread {
+        let values = |outcomes: &Outcome| match outcomes {
+            Outcome::Figure(value) => *value,
+            Outcome::Failed | Outcome::Nothing => f64::NAN,
         };
-        let counted = |said: &Said| match said {
-            Said::Figure(value) => Some(*value),
-            Said::Failed => better.map(Better::worst),
-            Said::Nothing => None,
+        let counted = |outcomes: &Outcome| match outcomes {
+            Outcome::Figure(value) => Some(*value),
+            Outcome::Failed => better.map(Better::worst),
+            Outcome::Nothing => None,
         };
-        let failed = said.iter().filter(|one| **one == Said::Failed).count();
-        Spread::by(
-            said.iter().filter_map(counted).filter(|one| !one.is_nan()).collect(),
-            said.iter().map(values).collect(),
+        let failed = outcomes.iter().filter(|one| **one == Outcome::Failed).count();
+        Spread::from_counted(
+            outcomes.iter().filter_map(counted).filter(|one| !one.is_nan()).collect(),
+            outcomes.iter().map(values).collect(),
             failed,
         )
     }
 
-    fn by(mut counted: Vec<f64>, values: Vec<f64>, failed: usize) -> Spread {
+    fn from_counted(mut counted: Vec<f64>, values: Vec<f64>, failed: usize) -> Spread {
         counted.sort_by(f64::total_cmp);
         let end = |value: Option<&f64>| value.copied().unwrap_or(f64::NAN);
         let (least, most) = (end(counted.first()), end(counted.last()));
         Spread { median: median(&counted), least, most, values, failed }
     }
 
-    /// Whether turns failed and none made a figure.
+    /// Whether turns failed and none has a figure.
     pub fn is_lost(&self) -> bool {
         self.failed > 0 && self.values.iter().all(|one| !one.is_finite())
     }
@@ -274,19 +275,19 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_could_not_be_had_leaves_the_others() {
+    fn missing_figures_are_ignored_by_the_median() {
         let spread = Spread::of(vec![f64::NAN, 1.0, f64::INFINITY]);
         assert_eq!((spread.median, spread.least, spread.most), (1.0, 1.0, 1.0));
     }
 
     #[test]
-    fn every_other_round_begins_with_the_last() {
+    fn every_other_round_runs_in_reverse() {
         assert_eq!([order(1, 2), order(2, 2), order(3, 2)], [[0, 1], [1, 0], [0, 1]]);
         assert_eq!(order(4, 4), [3, 2, 1, 0]);
     }
 
     #[test]
-    fn a_turn_that_failed_is_a_loss_and_not_absent() {
+    fn a_failed_turn_is_a_loss() {
         let rounds =
             vec![vec![turn(6.0), turn(2.0)], vec![failed(), turn(2.0)], vec![failed(), turn(2.0)]];
         let comparison = of(rounds);
@@ -297,9 +298,9 @@ mod tests {
         assert_eq!(comparison.failed(), 2);
     }
 
-    /// Where less is better, a turn that failed is more than anything.
+    /// If less is better, a failed turn counts as infinity.
     #[test]
-    fn a_turn_that_failed_took_longest_and_cost_most() {
+    fn a_failed_turn_has_infinite_time_and_cost() {
         let turn = |ms: Option<f64>| {
             let mut readings = Readings::default();
             readings.begin("ping");
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_of_the_other_that_failed_is_its_loss_and_no_win() {
+    fn a_round_in_which_only_the_other_failed_has_no_ratio() {
         let rounds = vec![vec![turn(6.0), turn(2.0)], vec![turn(9.0), failed()]];
         let comparison = of(rounds);
         let ratio = comparison.ratio(1, &TCP_FORTH);
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_contender_never_makes_it_does_not_fail_at() {
+    fn a_figure_that_a_contender_never_has_is_not_a_failure() {
         let mut makes = turn(6.0);
         makes.begin("tcp");
         makes.push(&CPU, 1.0);
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_that_does_better_by_a_measure_is_compared() {
+    fn the_better_setting_of_a_peer_is_compared() {
         let turn = |gbps, megabytes, kpps| {
             let mut readings = Readings::default();
             let figures: [(&'static Measure, f64); 3] =

@@ -1,5 +1,5 @@
-//! The generator of TCP connections: each is opened, asked one byte, answered one, and reset, so that
-//! none waits in TIME_WAIT for a port.
+//! The generator of TCP connections. Each connection is opened, carries one byte each way, and is
+//! reset, so that none waits in TIME_WAIT for a port.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,13 +12,13 @@ use nix::libc;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::Linger;
 
-/// Threads at each end, and so connections at a time.
+/// Threads at each end, so the number of concurrent connections.
 const THREADS: usize = 16;
 
-/// After so long without an answer a connection has failed.
+/// A connection without an answer fails after this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Answers until the process ends.
+/// Answers connections until the process ends.
 pub fn serve(at: SocketAddr) -> std::io::Result<()> {
     let listener = TcpListener::bind(at)?;
     thread::scope(|scope| {
@@ -32,13 +32,13 @@ pub fn serve(at: SocketAddr) -> std::io::Result<()> {
 
 fn answer(mut connection: TcpStream) {
     let mut byte = [0];
-    // What the caller reset is over.
+    // The caller resets the connection afterwards.
     let _ = connection.read_exact(&mut byte).and_then(|()| connection.write_all(&byte));
-    // Until it is reset.
+    // Waits for the reset.
     let _ = connection.read(&mut byte);
 }
 
-/// Connections a second, opened and answered for so many seconds.
+/// Opens connections for `seconds` seconds. Returns the number of answered connections a second.
 pub fn call(to: SocketAddr, seconds: f64) -> std::io::Result<f64> {
     let answered = AtomicU64::new(0);
     let watch = Stopwatch::start();
@@ -76,7 +76,7 @@ mod tests {
     use super::{call, serve};
 
     #[test]
-    fn connections_are_answered_and_without_a_server_fail() {
+    fn connections_are_answered_and_fail_without_a_server() {
         let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         assert!(call(at, 0.05).is_err());
         thread::Builder::new().spawn(move || serve(at)).unwrap();

@@ -1,4 +1,4 @@
-//! Who is measured.
+//! The implementations that are measured.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,17 @@ use netns::{Host, Implementation, Program};
 
 use crate::machine;
 
-/// Something that carries packets from one host to the other, under its name in the report.
+/// An implementation that carries packets from one host to the other.
 #[derive(Clone, Debug)]
 pub struct Contender {
     /// Its name in the report.
     pub name: String,
-    /// The peer that it is one of several settings of, and the setting. The better one is compared.
+    /// If several settings of a peer are measured: the peer and the setting. The better one is
+    /// compared.
     pub setting: Option<Setting>,
-    /// What carries.
+    /// The implementation.
     pub carrier: Carrier,
-    /// The offloads that linerate may use, if not all.
+    /// The offloads that linerate may use, or `None` for all.
     pub offloads: Option<Vec<&'static str>>,
 }
 
@@ -31,16 +32,16 @@ pub struct Setting {
     pub name: &'static str,
 }
 
-/// A contender that was asked for and cannot be measured on this machine.
+/// A requested contender that cannot be measured on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// Its name.
     pub name: String,
-    /// Why, as a verb behind its name.
+    /// The reason, as a verb phrase that follows the name.
     pub why: &'static str,
 }
 
-/// What carries the packets of a contender.
+/// The implementation that carries the packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// The cable, without any tunnel.
@@ -49,13 +50,13 @@ pub enum Carrier {
     Kernel,
     /// A daemon at both ends.
     Daemon(Program),
-    /// tailscaled, whose near end has no interface.
+    /// tailscaled. The near end runs without an interface.
     Tailscaled(Tailscaled),
-    /// Nothing: what is measured is who coordinates and relays, headscale and Tailscale's derper.
+    /// Carries nothing: headscale coordinates and Tailscale's derper relays.
     Headscale(Headscale),
 }
 
-/// The programs that linerate-server is compared with: each is a peer of the rig.
+/// The programs that linerate-server is compared with; `tests/netns/peers` builds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headscale {
     coordinator: PathBuf,
@@ -63,7 +64,7 @@ pub struct Headscale {
 }
 
 impl Headscale {
-    /// Those that are installed, if the coordinator is.
+    /// The installed programs, if the coordinator is installed.
     fn installed() -> Option<Headscale> {
         let coordinator = netns::peer("headscale")?;
         Some(Headscale { coordinator, relay: netns::peer("derper") })
@@ -75,7 +76,7 @@ impl Headscale {
     }
 }
 
-/// The programs of tailscaled: each is a peer of the rig.
+/// The programs of tailscaled; `tests/netns/peers` builds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tailscaled {
     daemon: PathBuf,
@@ -84,7 +85,7 @@ pub struct Tailscaled {
 }
 
 impl Tailscaled {
-    /// Those that are installed, if all are.
+    /// The installed programs, if all are installed.
     fn installed() -> Option<Tailscaled> {
         Some(Tailscaled {
             daemon: netns::peer("tailscaled")?,
@@ -98,18 +99,18 @@ impl Tailscaled {
         &self.daemon
     }
 
-    /// What speaks to it.
+    /// The client, tailscale(1).
     pub fn tailscale(&self) -> &Path {
         &self.client
     }
 
-    /// What introduces the daemons to each other.
+    /// The control server that introduces the daemons.
     pub fn testcontrol(&self) -> &Path {
         &self.control
     }
 }
 
-/// The names of those that are no program.
+/// Names of contenders without a program.
 const BARE: &str = "bare";
 const KERNEL: &str = "kernel";
 
@@ -119,16 +120,16 @@ pub const TAILSCALED: &str = "tailscaled";
 /// The name of headscale.
 pub const HEADSCALE: &str = "headscale";
 
-/// Why a peer cannot be had that `tests/netns/peers` would build.
+/// Reason for peers that `tests/netns/peers` would build.
 const NOT_BUILT: &str = "is not built";
 
-/// Tailscale's fork of wireguard-go is measured with two lengths of its queue a peer. Its own program
-/// takes one place for each core. Tailscale's client takes four, and 1024 at most
+/// Tailscale's fork of wireguard-go is measured with two lengths of its queue per peer. Its own
+/// program has one entry for each core. Tailscale's client has four, and at most 1024
 /// (tailscale.com/wgengine/wgcfg/mem_notios.go, v1.104.5).
 const QUEUES: [(&str, usize); 2] = [("1x", 1), ("4x", 4)];
 const QUEUE_MOST: usize = 1024;
 
-/// The environment variable that sets it in the fork's own program.
+/// The environment variable of the fork's own program for the queue length.
 const QUEUE: &str = "WG_QUEUE_SIZE";
 
 static QUEUE_SIZES: LazyLock<[String; 2]> = LazyLock::new(|| {
@@ -141,16 +142,16 @@ fn queue_size(cores: usize, places: usize) -> String {
 }
 
 impl Contender {
-    /// The installed one of this implementation.
+    /// The installed program of this implementation.
     ///
     /// # Panics
-    /// When it is not installed.
+    /// If it is not installed.
     pub fn installed(implementation: Implementation) -> Contender {
         Contender::new(implementation.name(), Carrier::Daemon(implementation.into()))
     }
 
-    /// The ones of these names, separated by commas, and those of them that this machine does not
-    /// have, which are announced.
+    /// The contenders of these names, separated by commas, and those that this machine does not
+    /// have.
     pub fn named(names: &str) -> Result<(Vec<Contender>, Vec<Missing>), String> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for name in names.split(',').filter(|name| *name != "none") {
@@ -168,7 +169,7 @@ impl Contender {
         Ok((found, missing))
     }
 
-    /// The one of this name, or why it cannot be had.
+    /// The contender of this name, or why it is unavailable.
     fn find(name: &str) -> Result<Result<Contender, &'static str>, String> {
         let carrier = match name {
             BARE => Ok(Carrier::Bare),
@@ -190,7 +191,7 @@ impl Contender {
         self.program().is_some_and(|program| program.implementation == implementation)
     }
 
-    /// The same with each length of its queue.
+    /// The same contender with each length of its queue.
     fn with_queues(self) -> [Contender; 2] {
         let peer = Implementation::Tailscale.name();
         [0, 1].map(|at| {
@@ -204,13 +205,13 @@ impl Contender {
         })
     }
 
-    /// The peer that it is, whatever its setting.
+    /// The peer's name without the setting.
     pub fn peer(&self) -> &str {
         self.setting.map_or(&self.name, |setting| setting.peer)
     }
 
-    /// A build of linerate, from `PATH` or `NAME=PATH`. The path is made absolute, for the hosts
-    /// have a working directory of their own.
+    /// A build of linerate from `PATH` or `NAME=PATH`. The path is made absolute because the hosts
+    /// have another working directory.
     pub fn build(text: &str) -> Result<Contender, String> {
         let (name, path) = text.split_once('=').unwrap_or((text, text));
         let path = Path::new(path).canonicalize().map_err(|error| format!("{path}: {error}"))?;
@@ -219,12 +220,12 @@ impl Contender {
         Ok(Contender::new(name, Carrier::Daemon(program)))
     }
 
-    /// One that uses all that it can.
+    /// A contender with all offloads.
     pub fn new(name: &str, carrier: Carrier) -> Contender {
         Contender { name: name.to_owned(), setting: None, carrier, offloads: None }
     }
 
-    /// The program that it runs, if it runs any.
+    /// The program of a daemon.
     pub fn program(&self) -> Option<&Program> {
         match &self.carrier {
             Carrier::Daemon(program) => Some(program),
@@ -253,7 +254,7 @@ impl Contender {
     }
 }
 
-/// Whether the kernel makes an interface of WireGuard.
+/// Whether the kernel can create a WireGuard interface.
 fn has_module() -> bool {
     Host::new("probe").attempt("ip link add wg0 type wireguard").ok
 }
@@ -267,7 +268,7 @@ mod tests {
     use super::{Carrier, Contender, QUEUE, queue_size};
 
     #[test]
-    fn tailscales_fork_has_the_queue_of_its_own_program_and_that_of_tailscales_client() {
+    fn tailscales_fork_has_the_queue_lengths_of_its_program_and_of_tailscaled() {
         let program = Program {
             implementation: Implementation::Tailscale,
             path: PathBuf::new(),
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_has_places_by_core_and_a_most() {
+    fn queue_length_grows_with_cores_up_to_1024() {
         assert_eq!([queue_size(2, 1), queue_size(2, 4), queue_size(512, 4)], ["2", "8", "1024"]);
     }
 }

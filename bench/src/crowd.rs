@@ -1,5 +1,5 @@
-//! Thousands of peers: their keys and addresses by number, and a generator that is all of them at
-//! once, by the protocol of the crate `wg`.
+//! Thousands of peers: their keys and addresses by number, and a generator that acts as all of
+//! them, with the protocol of the crate `wg`.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -17,30 +17,30 @@ use wg::config::{AllowedIpChange, DeviceChange, PeerChange};
 use wg::message::{Handshake, Initiation, Kind, Response};
 use wg::{Control, Now, PrivateKey, PublicKey, Time};
 
-/// Initiations that are on the way at a time: too few for any daemon to think that it is attacked.
+/// Initiations without an answer at a time; too few for a daemon to send cookies.
 const WINDOW: usize = 32;
 
-/// The port that all of them share. A hub that learns no endpoints is told of it.
+/// The port that all peers share. A hub that learns no endpoints gets it from the configuration.
 pub const CROWD_PORT: u16 = 51830;
 
-/// An answer that takes longer is lost.
+/// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long an answer is waited for before the next look at what is due.
+/// Wait for an answer before the next check for due initiations.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Between two handshakes of a peer: a hub takes no second initiation within 20 ms, nor one whose
-/// time, which is rounded to 17 ms, is the same.
+/// Time between two handshakes of a peer. A hub rejects a second initiation within 20 ms, and one
+/// with the same timestamp, which is rounded to 17 ms.
 const APART: Duration = Duration::from_millis(50);
 
-/// So many peers, always the same ones.
+/// A number of peers with fixed keys and addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
     count: usize,
 }
 
 impl Crowd {
-    /// The first `count` of them.
+    /// The first `count` peers.
     pub fn new(count: usize) -> Crowd {
         Crowd { count }
     }
@@ -51,13 +51,12 @@ impl Crowd {
         PrivateKey::from_bytes(&bytes)
     }
 
-    /// The address in the tunnel: from 10.64.0.0 on.
+    /// Address in the tunnel, from 10.64.0.0 on.
     fn address(number: usize) -> Ipv4Addr {
         Ipv4Addr::from_bits(Ipv4Addr::new(10, 64, 0, 0).to_bits() + number as u32)
     }
 
-    /// Makes all of them peers of a host's interface, and tells it that they are at this address, if
-    /// they are anywhere.
+    /// Adds all as peers of a host's interface, with an endpoint at this address if given.
     pub fn join(self, host: &Host, at: Option<&str>) {
         let endpoint = at.map_or(String::new(), |at| format!("Endpoint = {at}:{CROWD_PORT}\n"));
         let section = |number: usize| {
@@ -69,9 +68,13 @@ impl Crowd {
         host.run(format!("wg addconf {INTERFACE} {path}"));
     }
 
-    /// Has each of them shake hands with a hub, and when all have, once more: at first a hub may
-    /// have something to compute that it keeps of a peer.
-    pub fn greet(self, hub: PublicKey, at: SocketAddr) -> Result<[Greeted; 2], Box<dyn Error>> {
+    /// Performs a handshake of each peer with a hub, and then a second one: during the first, a hub
+    /// may compute values that it stores for a peer.
+    pub fn shake_hands(
+        self,
+        hub: PublicKey,
+        at: SocketAddr,
+    ) -> Result<[CrowdResult; 2], Box<dyn Error>> {
         let watch = Stopwatch::start();
         let exchange = || self.exchange(hub, at, Pace::Window, &watch);
         let first = exchange()?;
@@ -79,14 +82,14 @@ impl Crowd {
         Ok([first, exchange()?])
     }
 
-    /// Has so many of them a second shake hands with a hub, whatever that answers, as when they all
-    /// come back to it. The socket is there when all initiations are.
+    /// Starts `a_second` handshakes a second with a hub without waiting for answers, as when all
+    /// peers reconnect. The socket is opened after all initiations are prepared.
     pub fn storm(
         self,
         hub: PublicKey,
         at: SocketAddr,
         a_second: f64,
-    ) -> Result<Greeted, Box<dyn Error>> {
+    ) -> Result<CrowdResult, Box<dyn Error>> {
         self.exchange(hub, at, Pace::Rate(a_second), &Stopwatch::start())
     }
 
@@ -96,19 +99,19 @@ impl Crowd {
         at: SocketAddr,
         pace: Pace,
         watch: &Stopwatch,
-    ) -> Result<Greeted, Box<dyn Error>> {
-        // What costs the generator is done before and after: only the hub is measured.
+    ) -> Result<CrowdResult, Box<dyn Error>> {
+        // The generator's own work is done before and after, so that only the hub is measured.
         let initiators: Option<Vec<Initiator>> =
             (0..self.count).map(|number| Initiator::new(number, hub, at, now(watch))).collect();
-        let mut initiators = initiators.ok_or("an initiator has no initiation")?;
+        let mut initiators = initiators.ok_or("a peer could not create its initiation")?;
         let by_index: HashMap<u32, usize> =
             initiators.iter().enumerate().map(|(at, one)| (one.index, at)).collect();
 
-        // Not connected: one that is would be told of a closed port, and leave out datagrams.
+        // Not connected: a connected socket would report a closed port and skip datagrams.
         let socket = UdpSocket::bind(("0.0.0.0", CROWD_PORT))?;
         socket.set_read_timeout(Some(LOOK))?;
         let exchange = Stopwatch::start();
-        let (mut greeted, mut sent, mut settled) = (Greeted::default(), 0, 0);
+        let (mut greeted, mut sent, mut settled) = (CrowdResult::default(), 0, 0);
         let mut buffer = [0; 256];
         let (mut last, mut last_sent) = (Duration::ZERO, Duration::ZERO);
         while settled < initiators.len() {
@@ -152,46 +155,47 @@ impl Crowd {
 /// When the next initiation is sent.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// When one of a few that are on the way was answered, or is lost.
+    /// When an earlier one was answered or is lost.
     Window,
-    /// So many a second.
+    /// At this rate, initiations a second.
     Rate(f64),
 }
 
-/// A peer's time goes on from generator to generator, or a hub would answer the first alone.
+/// The timestamps of a peer must increase from one generator process to the next; otherwise the hub
+/// answers only the first.
 fn now(watch: &Stopwatch) -> Now {
     let time = Time::from_nanos(watch.elapsed().as_nanos() as u64);
     Now { time, wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default() }
 }
 
-/// What came of it.
+/// Result of the handshakes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Greeted {
-    /// Sessions that the initiators have.
+pub struct CrowdResult {
+    /// Sessions that were established.
     pub sessions: u64,
-    /// Cookies that they were sent instead.
+    /// Cookies received instead of a response.
     pub cookies: u64,
-    /// From the first initiation to the last answer.
+    /// Seconds from the first initiation to the last answer.
     pub seconds: f64,
 }
 
-impl Greeted {
-    /// What its `Display` wrote.
-    pub fn parse(text: &str) -> Option<Greeted> {
+impl CrowdResult {
+    /// Parses the output of `Display`.
+    pub fn parse(text: &str) -> Option<CrowdResult> {
         let mut words = text.split_whitespace();
         let sessions = words.next()?.parse().ok()?;
         let cookies = words.next()?.parse().ok()?;
-        Some(Greeted { sessions, cookies, seconds: words.next()?.parse().ok()? })
+        Some(CrowdResult { sessions, cookies, seconds: words.next()?.parse().ok()? })
     }
 }
 
-impl fmt::Display for Greeted {
+impl fmt::Display for CrowdResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.sessions, self.cookies, self.seconds)
     }
 }
 
-/// One of the crowd.
+/// One peer of the crowd.
 struct Initiator {
     control: Control<ChaCha20Rng>,
     hub: SocketAddr,
@@ -201,7 +205,7 @@ struct Initiator {
 }
 
 impl Initiator {
-    /// With its initiation ready to be sent.
+    /// Prepares the initiation.
     fn new(number: usize, hub: PublicKey, at: SocketAddr, now: Now) -> Option<Initiator> {
         let mut control = Control::new(ChaCha20Rng::seed_from_u64(!(number as u64)));
         let everything = AllowedIpChange { net: "0.0.0.0/0".parse().ok()?, remove: false };
@@ -215,7 +219,7 @@ impl Initiator {
         control.apply(change).ok()?;
         control.up();
         let peer = control.device().route(at.ip())?;
-        // Nothing can be sent without a session, which is thereby asked for.
+        // Sending needs a session, so this requests one.
         control.device().reserve(&peer, 1, now.time).err()?;
         control.handle_notices(now);
         let (initiation, _) = control.poll_transmit()?;
@@ -223,7 +227,7 @@ impl Initiator {
         Some(Initiator { control, hub: at, index, initiation, response: None })
     }
 
-    /// Whether what was answered makes a session.
+    /// Whether the response establishes a session.
     fn finish(mut self, now: Now) -> bool {
         let Some(response) = self.response else { return false };
         self.control.handle_datagram(response.as_bytes(), Endpoint::new(self.hub), now);
@@ -244,10 +248,10 @@ mod tests {
     use wg::Control;
     use wg::config::{DeviceChange, PeerChange};
 
-    use super::{Crowd, Greeted, Stopwatch, now};
+    use super::{Crowd, CrowdResult, Stopwatch, now};
 
     #[test]
-    fn those_that_a_hub_knows_and_answers_well_have_sessions_and_the_others_have_none() {
+    fn only_known_peers_with_a_valid_response_get_sessions() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let at = socket.local_addr().unwrap();
         let key = Crowd::key(1 << 20);
@@ -265,7 +269,7 @@ mod tests {
                 control.handle_datagram(&buffer[..len], Endpoint::new(from), now(&watch));
                 while let Some((message, to)) = control.poll_transmit() {
                     let mut bytes = message.as_bytes().to_vec();
-                    // One answer is spoilt.
+                    // One answer is corrupted.
                     bytes[20] ^= u8::from(answered == 2);
                     socket.send_to(&bytes, to.remote.direct().unwrap()).unwrap();
                     answered += 1;
@@ -273,12 +277,12 @@ mod tests {
             }
         };
         thread::Builder::new().spawn(hub).unwrap();
-        let [first, again] = Crowd::new(7).greet(public_key, at).unwrap();
+        let [first, again] = Crowd::new(7).shake_hands(public_key, at).unwrap();
         assert_eq!((first.sessions, first.cookies), (4, 0));
         assert_eq!((again.sessions, again.cookies), (5, 0));
         let stormed = Crowd::new(7).storm(public_key, at, 100.0).unwrap();
         assert_eq!((stormed.sessions, stormed.cookies), (5, 0));
         assert!(stormed.seconds > 0.04, "the fifth was sent too early: {stormed:?}");
-        assert_eq!(Greeted::parse(&first.to_string()), Some(first));
+        assert_eq!(CrowdResult::parse(&first.to_string()), Some(first));
     }
 }

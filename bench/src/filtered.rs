@@ -1,5 +1,5 @@
-//! A peer as `linerate -f --sandbox off INTERFACE` runs one, for the programs `filtered` and
-//! `unfiltered`: what a filter costs is the difference between them.
+//! A peer as `linerate -f --sandbox off INTERFACE` runs it, for the programs `filtered` and
+//! `unfiltered`. The difference between them is the cost of a filter.
 //!
 //! ```text
 //! bench --binary off=target/release/unfiltered --binary 1000=target/release/filtered
@@ -22,9 +22,9 @@ use process::{
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Runs a peer until it is told to end, with `filter` if any.
+/// Runs a peer with an optional filter until it is stopped.
 pub fn peer(filter: Option<Policy>) -> ExitCode {
-    // As the rig starts linerate: with options that say what this does anyway.
+    // The rig starts it with the options of linerate, which this program ignores.
     let Some(name) = env::args().skip(1).find(|argument| !argument.starts_with('-')) else {
         eprintln!("usage: filtered [-f] INTERFACE");
         return ExitCode::from(2);
@@ -41,7 +41,7 @@ pub fn peer(filter: Option<Policy>) -> ExitCode {
     }
 }
 
-/// `count` rules, of which the last accepts everything, and the others nothing that the bench
+/// `count` rules. The last one accepts everything; the others match nothing that the bench
 /// sends.
 pub fn policy(count: u16) -> Policy {
     let everywhere = [AddressRange::V4, AddressRange::V6];

@@ -1,4 +1,4 @@
-//! Flame graphs: where both daemons spend their time during one test, kernel and userland.
+//! Flame graphs of both daemons during one test, kernel and userland.
 //!
 //! ```text
 //!   perf record -p DAEMON  -->  perf script  -->  folded stacks  -->  SVG
@@ -15,50 +15,50 @@ use inferno::flamegraph::color::MultiPalette;
 use inferno::flamegraph::{Options, Palette, TextTruncateDirection, from_reader};
 use netns::{Host, eventually};
 
-/// Samples a second, beside whatever the machine does a hundred or a thousand times a second.
+/// Samples a second; not a multiple of 100 or 1000, to avoid sampling in step with timers.
 const FREQUENCY: &str = "499";
 
-/// By frame pointers the stacks of a release build, which has none, would end in their first frame.
-/// With each sample so many bytes of stack are kept, and unwound by the tables of the binary.
+/// A release build lacks frame pointers, so perf could only record the first frame. Instead this
+/// many bytes of stack are stored with each sample and unwound by the tables of the binary.
 const CALL_GRAPH: &str = "dwarf,32768";
 
-/// Without the period, so that what is folded are samples, and not what each of them stands for.
+/// Without the period, so that samples are counted and not weighted.
 const FIELDS: &str = "comm,pid,tid,time,event,ip,sym,dso";
 
-/// Within this perf begins, or says why not.
+/// Time in which perf starts or reports an error.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Where a host has what perf writes; it is gone with the host.
+/// The host's file for perf's data, which is removed with the host.
 const DATA: &str = "/run/rig/perf.data";
 const LOG: &str = "/run/rig/perf.log";
 
 /// A flame graph of one end.
 #[derive(Clone, Debug)]
 pub struct Flame {
-    /// Which end, and of what.
+    /// The end and the contender.
     pub title: String,
     /// `left` or `right`.
     pub end: &'static str,
-    /// The picture, which needs nothing beside itself.
+    /// The picture, a self-contained document.
     pub svg: String,
 }
 
 impl Flame {
-    /// Its height in pixels, whatever its width.
+    /// Height in pixels, independent of the width.
     pub fn height(&self) -> Option<u32> {
         let value = self.svg.split(" height=\"").nth(1)?;
         value.split('"').next()?.parse().ok()
     }
 }
 
-/// A profiler that looks at a daemon.
+/// A profiler of one daemon.
 pub(crate) struct Profiler {
     host: Host,
     perf: Child,
 }
 
 impl Profiler {
-    /// Starts it with a daemon's pid in the host; an error says why it does not run.
+    /// Starts perf for a daemon's pid in the host.
     pub fn start(host: &Host, daemon: u32) -> Result<Profiler, String> {
         if Command::new("perf").arg("--version").output().is_err() {
             return Err("perf is not installed (Debian: apt-get install linux-perf)".to_owned());
@@ -87,9 +87,9 @@ impl Profiler {
         self.host.attempt(format!("grep -v '^$' {LOG} | head -n 4")).stdout.trim().to_owned()
     }
 
-    /// Ends it and draws what it saw.
+    /// Stops perf and draws the samples.
     pub fn finish(mut self, title: String, end: &'static str) -> Result<Flame, String> {
-        // What does not take the signal is waited for in vain, and ends with the host.
+        // A perf that ignores the signal ends with the host.
         self.host.attempt(format!("kill -INT $(cat {DATA}.pid)"));
         let _ = self.perf.wait();
         let mut command = self.host.command("perf");
@@ -99,12 +99,12 @@ impl Profiler {
         let stacks = script.stdout.take().expect("stdout is piped");
         let svg = draw(stacks, &title);
         let _ = script.wait();
-        let svg = svg.ok_or_else(|| format!("perf saw nothing: {}", self.log()))?;
+        let svg = svg.ok_or_else(|| format!("perf recorded no samples: {}", self.log()))?;
         Ok(Flame { title, end, svg })
     }
 }
 
-/// Draws what `perf script` printed; nothing if it has no stacks.
+/// Draws the output of `perf script`; `None` without stacks.
 fn draw(stacks: impl Read, title: &str) -> Option<String> {
     let mut fold = Fold::default();
     fold.annotate_kernel = true;
@@ -113,10 +113,10 @@ fn draw(stacks: impl Read, title: &str) -> Option<String> {
     Folder::from(fold).collapse(BufReader::new(stacks), &mut folded).ok()?;
     let mut options = Options::default();
     options.title = title.to_owned();
-    // The kernel is orange, what has a Rust path is yellow, the rest is red.
+    // The kernel is orange, Rust paths are yellow, the rest is red.
     options.colors = Palette::Multi(MultiPalette::Java);
     options.text_truncate_direction = TextTruncateDirection::Right;
-    // The same picture of the same stacks.
+    // The same stacks give the same picture.
     options.hash = true;
     let mut svg = Vec::new();
     from_reader(&mut options, &folded[..], &mut svg).ok()?;
@@ -148,7 +148,7 @@ linerate    12 100.002001:    2004008 cpu-clock:ppp: \n\
     }
 
     #[test]
-    fn without_stacks_there_is_no_picture() {
+    fn without_stacks_no_picture_is_drawn() {
         assert_eq!(draw(&b""[..], "left"), None);
     }
 }

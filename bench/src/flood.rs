@@ -1,4 +1,5 @@
-//! The UDP generator: a sender as fast as one thread is, or paced, and a socket that it floods.
+//! The UDP generator: a sender at the full speed of one thread or paced, and a socket that receives
+//! the flood.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -12,43 +13,43 @@ use nix::errno::Errno;
 use nix::sys::socket::sockopt::{RcvBuf, UdpGsoSegment};
 use nix::sys::socket::{MsgFlags, MultiHeaders, sendmmsg, setsockopt};
 
-/// Datagrams of one system call: past it a call costs nothing beside what it carries, and a paced
-/// sender's bursts stay short.
+/// Datagrams per system call. With this many the cost of a call is negligible, and the bursts of a
+/// paced sender stay short.
 const BATCH: usize = 64;
 
-/// The most that one `UDP_SEGMENT` send takes: segments (kernels before 6.9), and bytes.
+/// Limits of one send with `UDP_SEGMENT`: segments (kernels before 6.9), and bytes.
 const MAX_SEGMENTS: usize = 64;
 const MAX_BYTES: usize = 65507;
 
-/// A paced sender that is early sleeps so long; shorter is mostly the cost of the sleep.
+/// Sleep of a paced sender that is early; a shorter sleep costs more than it waits.
 const NAP: Duration = Duration::from_micros(50);
 
-/// What to send.
+/// Parameters of a flood.
 #[derive(Clone, Copy, Debug)]
 pub struct Flood {
-    /// Where to.
+    /// Destination.
     pub to: SocketAddr,
     /// Payload bytes of a datagram.
     pub size: usize,
-    /// For how long.
+    /// Duration.
     pub seconds: f64,
-    /// Datagrams a second; as many as go if not said.
+    /// Datagrams a second, or `None` for as many as possible.
     pub rate: Option<f64>,
-    /// Send runs with `UDP_SEGMENT` instead of single datagrams.
+    /// Whether to send runs with `UDP_SEGMENT` instead of single datagrams.
     pub segment: bool,
 }
 
-/// What a sender did.
+/// Result of a flood.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sent {
-    /// Datagrams that the kernel took.
+    /// Datagrams that the kernel accepted.
     pub datagrams: u64,
-    /// The time they took.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
 impl Flood {
-    /// Sends until the time is over.
+    /// Sends until the time has elapsed.
     pub fn send(&self) -> std::io::Result<Sent> {
         let socket = UdpSocket::bind(match self.to {
             SocketAddr::V4(_) => "0.0.0.0:0",
@@ -83,7 +84,7 @@ impl Flood {
             let flags = MsgFlags::empty();
             match sendmmsg(socket.as_raw_fd(), &mut headers, batch, nowhere, [], flags) {
                 Ok(taken) => datagrams += taken.count() as u64 * segments as u64,
-                // The far host's word that nobody listened to an earlier one.
+                // An ICMP error of the far host for an earlier datagram.
                 Err(Errno::ECONNREFUSED) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -98,16 +99,16 @@ impl fmt::Display for Sent {
 }
 
 impl Sent {
-    /// What [`Sent`]'s `Display` wrote.
+    /// Parses the output of [`Sent`]'s `Display`.
     pub fn parse(text: &str) -> Option<Sent> {
         let (datagrams, seconds) = text.trim().split_once(' ')?;
         Some(Sent { datagrams: datagrams.parse().ok()?, seconds: seconds.parse().ok()? })
     }
 }
 
-/// Holds a socket with the smallest buffer open and reads nothing, until the process ends. So each
-/// datagram that reaches the host is counted by the kernel as a drop of this socket, and no
-/// program's reading takes the cores from the tunnel.
+/// Keeps a socket with the smallest buffer open and reads nothing, until the process ends. The
+/// kernel counts each datagram that reaches the host as a drop of this socket, and no reader takes
+/// processor time from the tunnel.
 pub fn sink(port: u16) -> std::io::Result<()> {
     let socket = UdpSocket::bind(("0.0.0.0", port))?;
     setsockopt(&socket, RcvBuf, &0)?;
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sender_prints_is_read_back() {
+    fn a_senders_result_is_printed_and_parsed() {
         let sent = Sent { datagrams: 12, seconds: 0.25 };
         assert_eq!(Sent::parse(&format!("{sent}\n")), Some(sent));
         assert_eq!(Sent::parse(""), None);

@@ -1,7 +1,8 @@
-//! The ladder: one binary, technique by technique, each rung with those of the rungs below.
+//! The ladder: one binary, technique by technique. Each rung has the techniques of the rungs below.
 //!
-//! It is the experiment of this project's sources, on the user's own machine. All is switched at run
-//! time: offloads by `linerate set IFACE offload NAME on|off`, the rest by the environment.
+//! It repeats the experiment on which this project is based on the user's own machine. Everything
+//! is switched at run time: offloads by `linerate set IFACE offload NAME on|off`, the rest by the
+//! environment.
 
 use crate::comparison::Comparison;
 use crate::contender::{Carrier, Contender};
@@ -9,11 +10,11 @@ use crate::measure::{ALL, Measure};
 use crate::suite::Test;
 use netns::Table;
 
-/// A rung: what it adds.
+/// A rung: the techniques that it adds.
 struct Rung {
     name: &'static str,
     offloads: &'static [&'static str],
-    /// What the rungs below it are denied, by their environment.
+    /// The environment variable that disables it on the rungs below.
     instead_of: Option<(&'static str, &'static str)>,
 }
 
@@ -38,15 +39,15 @@ const RUNGS: [Rung; 7] = [
     code("+ batched AEAD", ("LINERATE_AEAD", "library")),
 ];
 
-/// What is measured on every rung, unless the user says otherwise.
+/// Tests that run on every rung by default.
 pub const TESTS: [Test; 2] = [Test::Tcp, Test::Quic];
 
-/// A contender a rung, from the lowest.
+/// One contender per rung, from the lowest.
 pub fn rungs(linerate: &Contender) -> Vec<Contender> {
     (1..=RUNGS.len()).map(|height| rung(linerate, height)).collect()
 }
 
-/// With the lowest rungs, so many.
+/// The contender with the lowest `height` rungs.
 fn rung(linerate: &Contender, height: usize) -> Contender {
     let (climbed, above) = RUNGS.split_at(height);
     let offloads = climbed.iter().flat_map(|rung| rung.offloads.iter().copied()).collect();
@@ -58,7 +59,7 @@ fn rung(linerate: &Contender, height: usize) -> Contender {
     Contender { name, setting: None, carrier, offloads: Some(offloads) }
 }
 
-/// A row a rung, a column a measure: the median, and beside it what it is of the lowest rung's.
+/// A row per rung, a column per measure: the median and its ratio to the lowest rung.
 pub fn table(comparison: &Comparison) -> Table {
     let is_shown = |measure: &&Measure| measure.bar.is_some() && comparison.has(measure);
     let measures: Vec<&Measure> = ALL.iter().copied().filter(is_shown).collect();
@@ -68,7 +69,8 @@ pub fn table(comparison: &Comparison) -> Table {
     for (rung, contender) in comparison.contenders.iter().enumerate() {
         let figures = measures.iter().map(|measure| {
             let figure = measure.format(comparison.of(rung, measure).median);
-            // The comparison's ratios are of the first contender, which is the lowest rung.
+            // The comparison's ratios are relative to the first contender, which is the lowest
+            // rung.
             format!("{figure} ({:.2}x)", 1.0 / comparison.ratio(rung, measure).median)
         });
         table.row([contender.name.clone()].into_iter().chain(figures));
@@ -86,7 +88,7 @@ mod tests {
     use crate::contender::{Carrier, Contender};
 
     #[test]
-    fn each_rung_keeps_what_those_below_it_have() {
+    fn each_rung_has_the_techniques_of_the_rungs_below() {
         let (implementation, path) = (Implementation::Linerate, PathBuf::new());
         let program = Program { implementation, path, environment: Vec::new() };
         let rungs = rungs(&Contender::new("linerate", Carrier::Daemon(program)));

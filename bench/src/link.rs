@@ -1,13 +1,13 @@
-//! An emulated link for the outer UDP: delay, jitter, loss, reordering, rate and a queue, by a
-//! seed. Many machines have no netem, and netem cannot be seeded alike for each contender.
+//! An emulated link for the outer UDP: delay, jitter, loss, reordering, rate and a queue, with a
+//! seed. Many machines lack netem, and netem cannot be seeded equally for each contender.
 //!
 //! ```text
 //!   left                      link                       right
 //!   eth0 10.1.0.1 ---- 10.1.0.254 | 10.2.0.254 ---- 10.2.0.2 eth0
 //! ```
 //!
-//! The daemons have the link's addresses as their endpoints; `relay` moves what comes to one side
-//! out of the other, when this module says so. ECN marks pass.
+//! The daemons have the link's addresses as their endpoints. `relay` receives datagrams on one
+//! side and sends them from the other at the time that this module decides. ECN marks are kept.
 
 mod relay;
 
@@ -20,60 +20,61 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 pub use relay::{Dropped, relay};
 
-/// Bytes of IPv4 and UDP, which a link carries too.
+/// Bytes of the IPv4 and UDP headers, which count for the rate.
 const HEADERS: usize = 28;
 
-/// A reordered datagram is so much late.
+/// Delay of a reordered datagram.
 const LATE: Duration = Duration::from_millis(1);
 
-/// What a link does to a datagram, each way.
+/// Properties of a link, for each direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Time on the way.
+    /// One-way delay.
     pub delay: Duration,
-    /// The most that is added to it. It reorders nothing: a late one holds up those behind it.
+    /// The largest random addition to the delay. It does not reorder: a late datagram delays those
+    /// behind it.
     pub jitter: Duration,
-    /// The part that is lost, 0 to 1.
+    /// Fraction that is lost, 0 to 1.
     pub loss: f64,
-    /// The part that comes a millisecond late, so that others overtake it.
+    /// Fraction that is delayed by a millisecond, so that others overtake it.
     pub reorder: f64,
-    /// Bits a second; without limit if not said.
+    /// Bits a second; unlimited if `None`.
     pub rate: Option<f64>,
-    /// The longest that a datagram waits for the rate; past it, it is dropped.
+    /// The longest time that a datagram waits for the rate; later ones are dropped.
     pub queue: Duration,
-    /// Of all that is by chance.
+    /// Seed of all random decisions.
     pub seed: u64,
 }
 
-/// What is on the way.
+/// A datagram on the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// What UDP carries.
+    /// Payload of UDP.
     pub bytes: Bytes,
-    /// The two bits of its IP header.
+    /// The ECN bits of its IP header.
     pub ecn: u8,
 }
 
-/// One way of a link.
+/// One direction of a link.
 pub struct Link {
     shape: Shape,
     rng: ChaCha8Rng,
-    /// When the wire has sent what was put on it.
+    /// When the transmission of the previous datagrams ends.
     free: Duration,
-    /// When the last datagram that kept its place arrives.
+    /// Arrival of the last datagram that was not reordered.
     last: Duration,
     serial: u64,
-    /// What is on the way, by when it arrives.
-    flying: BTreeMap<(Duration, u64), Datagram>,
-    /// Datagrams that were lost by chance so far.
+    /// Datagrams in flight, by arrival time.
+    in_flight: BTreeMap<(Duration, u64), Datagram>,
+    /// Datagrams lost at random.
     pub lost: u64,
-    /// Datagrams that would have waited too long.
-    pub queued_out: u64,
+    /// Datagrams dropped because the queue was full.
+    pub queue_drops: u64,
 }
 
 impl Shape {
-    /// From `rtt=MS,jitter=MS,loss=PERCENT,reorder=PERCENT,rate=MBIT,queue=MS,seed=N`, each of them
-    /// optional. The delay is half of the round trip.
+    /// Parses `rtt=MS,jitter=MS,loss=PERCENT,reorder=PERCENT,rate=MBIT,queue=MS,seed=N`, each of
+    /// them optional. The delay is half of the round trip.
     pub fn parse(text: &str) -> Result<Shape, String> {
         let queue = Duration::from_millis(50);
         let zero = Duration::ZERO;
@@ -109,18 +110,18 @@ impl Shape {
 }
 
 impl Link {
-    /// One that does the same with the same seed.
+    /// The same seed gives the same behaviour.
     pub fn new(shape: Shape) -> Link {
         let zero = Duration::ZERO;
         let rng = ChaCha8Rng::seed_from_u64(shape.seed);
-        let flying = BTreeMap::new();
-        Link { shape, rng, free: zero, last: zero, serial: 0, flying, lost: 0, queued_out: 0 }
+        let in_flight = BTreeMap::new();
+        Link { shape, rng, free: zero, last: zero, serial: 0, in_flight, lost: 0, queue_drops: 0 }
     }
 
-    /// Takes a datagram at its near end.
+    /// Takes a datagram at the near end.
     pub fn handle_datagram(&mut self, now: Duration, datagram: Datagram) {
         let Some(sent) = self.transmit(now, datagram.bytes.len()) else {
-            self.queued_out += 1;
+            self.queue_drops += 1;
             return;
         };
         if self.chance(self.shape.loss) {
@@ -136,21 +137,21 @@ impl Link {
             self.last
         };
         self.serial += 1;
-        self.flying.insert((arrival, self.serial), datagram);
+        self.in_flight.insert((arrival, self.serial), datagram);
     }
 
-    /// Gives a datagram that has arrived at its far end.
+    /// Returns a datagram that has arrived at the far end.
     pub fn poll_datagram(&mut self, now: Duration) -> Option<Datagram> {
-        let first = self.flying.first_entry()?;
+        let first = self.in_flight.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// When the next one arrives.
+    /// When the next datagram arrives.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        self.flying.first_key_value().map(|((arrival, _), _)| *arrival)
+        self.in_flight.first_key_value().map(|((arrival, _), _)| *arrival)
     }
 
-    /// When its last bit is on the wire; none if it would wait too long.
+    /// When the last bit is transmitted; `None` if it would wait too long.
     fn transmit(&mut self, now: Duration, len: usize) -> Option<Duration> {
         let Some(rate) = self.shape.rate else { return Some(now) };
         let start = self.free.max(now);
@@ -165,7 +166,7 @@ impl Link {
         part > 0.0 && self.random() < part
     }
 
-    /// From 0 to 1.
+    /// Uniform from 0 to 1.
     fn random(&mut self) -> f64 {
         f64::from(self.rng.next_u32()) / 2f64.powi(32)
     }
@@ -185,7 +186,8 @@ mod tests {
         Link::new(Shape::parse(text).unwrap())
     }
 
-    /// Sends `count` datagrams of 972 bytes, `gap` apart; those that arrive by number, with when.
+    /// Sends `count` datagrams of 972 bytes, `gap` apart. Returns the numbers and times of those
+    /// that arrive.
     fn journey(link: &mut Link, count: u16, gap: Duration) -> Vec<(u16, Duration)> {
         for number in 0..count {
             let mut bytes = vec![0; 972];
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_lost_and_the_same_ones_with_the_same_seed() {
+    fn the_configured_share_is_lost_and_the_same_datagrams_with_the_same_seed() {
         let kept = |text| journey(&mut link(text), 10_000, MS);
         let first = kept("loss=1,seed=7");
         assert!((9_800..9_980).contains(&first.len()), "{}", first.len());
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reordered_one_is_overtaken_and_holds_nobody_up() {
+    fn a_reordered_datagram_is_overtaken_and_delays_no_other() {
         let arrived = journey(&mut link("rtt=20,reorder=10"), 1000, MS / 10);
         assert_eq!(arrived.len(), 1000);
         let late =
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_spaces_out_what_comes_at_once_and_drops_past_its_queue() {
+    fn a_rate_spaces_out_a_burst_and_drops_beyond_the_queue() {
         // 1000 bytes with headers are 1 ms at 8 Mbit/s; the 12th would wait more than 10 ms.
         let arrived = journey(&mut link("rate=8,queue=10"), 100, Duration::ZERO);
         let expected: Vec<(u16, Duration)> = (0..11).map(|n| (n, MS * u32::from(n + 1))).collect();
@@ -253,15 +255,15 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_arrive_is_counted_by_its_cause() {
+    fn lost_datagrams_are_counted_by_cause() {
         let mut link = link("rate=8,queue=10,loss=20");
         let arrived = journey(&mut link, 1000, MS / 2).len() as u64;
-        assert!(link.lost > 50 && link.queued_out > 300, "{} {}", link.lost, link.queued_out);
-        assert_eq!(arrived + link.lost + link.queued_out, 1000);
+        assert!(link.lost > 50 && link.queue_drops > 300, "{} {}", link.lost, link.queue_drops);
+        assert_eq!(arrived + link.lost + link.queue_drops, 1000);
     }
 
     #[test]
-    fn a_shape_that_makes_no_sense_is_refused() {
+    fn an_invalid_shape_is_refused() {
         for text in ["rtt", "rtt=x", "rtt=-1", "speed=3", "loss=nan"] {
             assert!(Shape::parse(text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! Where a run took place, and what took part.
+//! The machine of a run and the versions of programs.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-/// What a reader of figures wants to know of the machine.
+/// Properties of a machine that matter for figures.
 pub struct Machine {
     cores: usize,
     model: String,
@@ -14,7 +14,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub fn here() -> Machine {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let info = read("/proc/cpuinfo");
@@ -34,8 +34,8 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The version of a binary: of one in Go, that of the module it was built from, as its own word is
-/// that of the code it was forked from.
+/// The version of a binary. For a Go binary, the version of the module that it was built from: a
+/// fork's own version text is that of the original.
 pub fn version(program: &Path) -> String {
     let binary = fs::read(program).unwrap_or_default();
     go_module(&binary).unwrap_or_else(|| {
@@ -45,7 +45,7 @@ pub fn version(program: &Path) -> String {
     })
 }
 
-/// `MODULE VERSION` out of the build information that a Go binary carries.
+/// `MODULE VERSION` from the build information of a Go binary.
 fn go_module(binary: &[u8]) -> Option<String> {
     const BEFORE: &[u8] = b"\nmod\t";
     let at = binary.windows(BEFORE.len()).position(|window| window == BEFORE)?;

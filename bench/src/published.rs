@@ -1,7 +1,8 @@
-//! What the README's figures are made of: which tests, of which contenders, in which rows.
+//! The rows of the README's figures: their tests and contenders.
 //!
 //! linerate and Tailscale's wireguard-go run every test of the first table, linerate and tailscaled
-//! every one of the second. The others run a few, to keep the time within bounds, in the same run.
+//! every test of the second. The other contenders run a few tests in the same run, to limit its
+//! duration.
 
 use netns::Implementation::{self, Boringtun, Gotatun, WireguardGo};
 
@@ -9,11 +10,11 @@ use crate::contender::{Carrier, Contender, TAILSCALED};
 use crate::measure::{self, Measure};
 use crate::suite::{Plan, Test};
 
-/// A row of a table: its title, which names the unit, and its figures.
+/// A row of a table: its title with the unit, and its measures.
 pub struct Row {
-    /// What stands in front.
+    /// First column.
     pub title: &'static str,
-    /// The figures.
+    /// The measures.
     pub measures: &'static [&'static Measure],
 }
 
@@ -21,10 +22,10 @@ const fn row(title: &'static str, measures: &'static [&'static Measure]) -> Row 
     Row { title, measures }
 }
 
-/// Stands in a title for the congestion control of TCP over links with loss.
+/// Placeholder in a title for the congestion control of TCP over links with loss.
 pub const CONGESTION: &str = "{congestion}";
 
-/// linerate beside Tailscale's wireguard-go.
+/// Rows of linerate and Tailscale's wireguard-go.
 pub static ROWS: [Row; 18] = {
     use measure::*;
     [
@@ -35,7 +36,10 @@ pub static ROWS: [Row; 18] = {
         row("TCP on a link without offloads, Gbit/s", &[&TCP_PLAIN]),
         row("TCP connections set up, k/s", &[&CONNECTIONS]),
         row("QUIC without its own AEAD, down / up, Gbit/s", &[&QUIC_DOWN, &QUIC_UP]),
-        row("QUIC with it (`quic-tls`), down / up, Gbit/s", &[&QUIC_TLS_DOWN, &QUIC_TLS_UP]),
+        row(
+            "QUIC with its own AEAD (`quic-tls`), down / up, Gbit/s",
+            &[&QUIC_TLS_DOWN, &QUIC_TLS_UP],
+        ),
         row("UDP of 64 / 1380 bytes, carried, kpps", &[&UDP_64, &UDP_1380]),
         row("forwarded: TCP, Gbit/s", &[&FORWARD_TCP]),
         row(
@@ -47,7 +51,7 @@ pub static ROWS: [Row; 18] = {
             &[&FORWARD_WIRE_DOWN_OFF, &FORWARD_WIRE_UP_OFF],
         ),
         row("TCP in VXLAN in the tunnel, Gbit/s", &[&VXLAN]),
-        row("ping beside full TCP, p50 / p99, ms", &[&BUSY_P50, &BUSY_P99]),
+        row("ping during full TCP, p50 / p99, ms", &[&BUSY_P50, &BUSY_P99]),
         row("ping, idle, p50, ms", &[&IDLE_P50]),
         row("CPU of both daemons, s per GB of TCP", &[&CPU]),
         row("private memory of both in TCP, peak, MB", &[&MEMORY_TCP]),
@@ -55,7 +59,7 @@ pub static ROWS: [Row; 18] = {
     ]
 };
 
-/// linerate beside tailscaled, as nodes of a tailnet.
+/// Rows of linerate and tailscaled as nodes of a tailnet.
 pub static ROWS_OF_TAILNET: [Row; 9] = {
     use measure::*;
     [
@@ -74,7 +78,7 @@ pub static ROWS_OF_TAILNET: [Row; 9] = {
     ]
 };
 
-/// linerate beside all.
+/// Rows of all contenders.
 pub static ROWS_OF_ALL: [Row; 10] = {
     use measure::*;
     [
@@ -85,13 +89,13 @@ pub static ROWS_OF_ALL: [Row; 10] = {
         row("UDP of 64 bytes, carried, kpps", &[&UDP_64]),
         row("UDP of 1380 bytes, carried, kpps", &[&UDP_1380]),
         row("ping, idle, p50, ms", &[&IDLE_P50]),
-        row("ping beside full TCP, p99, ms", &[&BUSY_P99]),
+        row("ping during full TCP, p99, ms", &[&BUSY_P99]),
         row("CPU of both, s per GB of TCP", &[&CPU]),
         row("private memory of both in TCP, peak, MB", &[&MEMORY_TCP]),
     ]
 };
 
-/// What linerate and Tailscale's wireguard-go are measured by.
+/// Measures of linerate and Tailscale's wireguard-go.
 static MEASURES: [&Measure; 44] = {
     use measure::*;
     [
@@ -133,7 +137,7 @@ static MEASURES: [&Measure; 44] = {
         &TAILNET_RELAY_TCP,
         &TAILNET_MEMORY,
         &TAILNET_MEMORY_AFTER,
-        // Parts that explain a figure above, in JSON.
+        // Parts of the figures above, for JSON.
         &MEMORY_TCP_PSS,
         &UDP_64_SENT,
         &UDP_1380_SENT,
@@ -143,7 +147,7 @@ static MEASURES: [&Measure; 44] = {
     ]
 };
 
-/// What the others are measured by.
+/// Measures of the other contenders.
 static MEASURES_OF_ALL: [&Measure; 10] = {
     use measure::*;
     [
@@ -173,10 +177,10 @@ pub const TESTS: [Test; 9] = [
     Test::Forward,
 ];
 
-/// Those of them that all contenders run.
+/// The tests that all contenders run.
 const TESTS_OF_ALL: [Test; 4] = [Test::Tcp, Test::Ping, Test::Quic, Test::Udp];
 
-/// The contenders beside linerate, by name.
+/// Names of the contenders that linerate is compared with.
 pub fn peers() -> String {
     let names =
         [Implementation::Tailscale, WireguardGo, Gotatun, Boringtun].map(Implementation::name);
@@ -188,22 +192,22 @@ pub fn tests() -> Vec<Test> {
     TESTS.into_iter().chain([Test::Vxlan, Test::Tailnet]).collect()
 }
 
-/// What a contender does of a plan.
+/// The part of a plan that a contender runs.
 pub fn plan(contender: &Contender, whole: &Plan) -> Plan {
     if runs_all(contender) {
         return Plan { only: Some(&MEASURES), ..whole.clone() };
     }
-    // tailscaled alone runs what is measured in a tailnet.
+    // Only tailscaled runs the tests of a tailnet.
     let is_tailscaled = matches!(contender.carrier, Carrier::Tailscaled(_));
     let measures = if is_tailscaled { &MEASURES[..] } else { &MEASURES_OF_ALL };
     let mut plan = Plan { only: Some(measures), ..whole.clone() };
     plan.tests.retain(|test| {
-        TESTS_OF_ALL.contains(test) || is_tailscaled && test.beside() == Some(TAILSCALED)
+        TESTS_OF_ALL.contains(test) || is_tailscaled && test.yardstick() == Some(TAILSCALED)
     });
     plan
 }
 
-/// linerate itself, and the peer of the first table.
+/// Whether the contender is linerate or the peer of the first table.
 fn runs_all(contender: &Contender) -> bool {
     let Carrier::Daemon(program) = &contender.carrier else { return false };
     matches!(program.implementation, Implementation::Linerate | Implementation::Tailscale)

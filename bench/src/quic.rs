@@ -1,6 +1,6 @@
-//! The QUIC generator: one stream each way over quinn, which uses `UDP_SEGMENT` and `UDP_GRO`. With
-//! its packet protection off the tunnel is measured and not the generator's AEAD; by TLS it is what
-//! anyone runs.
+//! The QUIC generator: one stream each way over quinn, which uses `UDP_SEGMENT` and `UDP_GRO`.
+//! Without packet protection, the test measures the tunnel and not the generator's AEAD; with TLS,
+//! it is ordinary QUIC.
 
 mod plain;
 mod tls;
@@ -21,47 +21,47 @@ use quinn::{
     ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
 
-/// What fits the tunnel's MTU of 1420 behind the headers of IPv4 and UDP.
+/// Largest payload for the tunnel's MTU of 1420 behind IPv4 and UDP headers.
 const DATAGRAM: u16 = 1420 - 28;
 
-/// Buffers of the socket, in bytes: 512 KiB cost a fifth of the rate.
+/// Buffers of the socket, in bytes. 512 KiB would cost a fifth of the rate.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// Flow-control windows, in bytes: never the limit.
+/// Flow-control windows in bytes, large enough never to limit.
 const WINDOW: u32 = 64 << 20;
 
-/// Bytes that are given to a stream at a time.
+/// Bytes written to a stream at a time.
 const CHUNK: usize = 64 << 10;
 
-/// Packets that one acknowledgement is for (draft-ietf-quic-ack-frequency), about what a super-packet
-/// carries: with one for every other packet the generator is half of the cost.
+/// Packets per acknowledgement (draft-ietf-quic-ack-frequency), about one super-packet. With an
+/// acknowledgement for every other packet the generator would be half of the cost.
 const ACK_EVERY: u32 = 40;
 
-/// Bytes of the request: which way, and the milliseconds.
+/// Bytes of the request: the direction and the milliseconds.
 const REQUEST: usize = 5;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Who sends the bulk.
+/// The sender of the bulk data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// The server.
     Down,
     /// The client.
     Up,
 }
 
-/// What protects the packets.
+/// Protection of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protection {
     /// Nothing.
     Plain,
-    /// TLS 1.3, as ever.
+    /// TLS 1.3.
     Tls,
 }
 
 impl Protection {
-    /// `tls`, or none.
+    /// `tls`; any other name is plain.
     pub fn named(name: &str) -> Protection {
         if name == "tls" { Protection::Tls } else { Protection::Plain }
     }
@@ -81,12 +81,12 @@ impl Protection {
     }
 }
 
-/// What a receiver of bulk read.
+/// The receiver's count of bulk data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Carried {
     /// Bytes of the stream.
     pub bytes: u64,
-    /// From the first to the last.
+    /// Seconds from the first byte to the last.
     pub seconds: f64,
 }
 
@@ -96,7 +96,7 @@ impl Carried {
         self.bytes as f64 * 8.0 / self.seconds / 1e9
     }
 
-    /// What its `Display` wrote.
+    /// Parses the output of `Display`.
     pub fn parse(text: &str) -> Option<Carried> {
         let (bytes, seconds) = text.trim().split_once(' ')?;
         Some(Carried { bytes: bytes.parse().ok()?, seconds: seconds.parse().ok()? })
@@ -125,8 +125,13 @@ pub fn serve(at: SocketAddr, protection: Protection) -> Result<()> {
     })
 }
 
-/// Has bulk carried for so many seconds.
-pub fn call(to: SocketAddr, way: Way, seconds: f64, protection: Protection) -> Result<Carried> {
+/// Transfers bulk data for `seconds` seconds.
+pub fn call(
+    to: SocketAddr,
+    direction: Direction,
+    seconds: f64,
+    protection: Protection,
+) -> Result<Carried> {
     runtime()?.block_on(async {
         let any = SocketAddr::new(
             match to {
@@ -141,18 +146,18 @@ pub fn call(to: SocketAddr, way: Way, seconds: f64, protection: Protection) -> R
         let connection = endpoint.connect_with(config, to, "bench")?.await?;
         let (mut send, mut recv) = connection.open_bi().await?;
         let mut request = [0; REQUEST];
-        request[0] = (way == Way::Up).into();
+        request[0] = (direction == Direction::Up).into();
         request[1..].copy_from_slice(&((seconds * 1e3) as u32).to_be_bytes());
         send.write_all(&request).await?;
-        let carried = match way {
-            Way::Down => {
+        let carried = match direction {
+            Direction::Down => {
                 send.finish()?;
                 receive(&mut recv).await?
             }
-            Way::Up => {
-                pour(&mut send, seconds).await?;
-                let told = recv.read_to_end(100).await?;
-                Carried::parse(std::str::from_utf8(&told)?).ok_or("the server told no figures")?
+            Direction::Up => {
+                send_for(&mut send, seconds).await?;
+                let result = recv.read_to_end(100).await?;
+                Carried::parse(std::str::from_utf8(&result)?).ok_or("the server sent no figures")?
             }
         };
         connection.close(VarInt::from_u32(0), b"");
@@ -165,9 +170,9 @@ async fn answer(connection: &Connection) -> Result<()> {
     let (mut send, mut recv) = connection.accept_bi().await?;
     let mut request = [0; REQUEST];
     recv.read_exact(&mut request).await?;
-    let [way, milliseconds @ ..] = request;
-    if way == 0 {
-        pour(&mut send, f64::from(u32::from_be_bytes(milliseconds)) / 1e3).await?;
+    let [direction, milliseconds @ ..] = request;
+    if direction == 0 {
+        send_for(&mut send, f64::from(u32::from_be_bytes(milliseconds)) / 1e3).await?;
     } else {
         let carried = receive(&mut recv).await?;
         send.write_all(carried.to_string().as_bytes()).await?;
@@ -177,7 +182,7 @@ async fn answer(connection: &Connection) -> Result<()> {
     Ok(())
 }
 
-async fn pour(send: &mut SendStream, seconds: f64) -> Result<()> {
+async fn send_for(send: &mut SendStream, seconds: f64) -> Result<()> {
     static ZEROS: [u8; CHUNK] = [0; CHUNK];
     let watch = Stopwatch::start();
     while watch.elapsed().as_secs_f64() < seconds {
@@ -204,7 +209,7 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 fn endpoint(at: SocketAddr, server: Option<ServerConfig>) -> Result<Endpoint> {
     let socket = UdpSocket::bind(at)?;
-    // Past the system's limit where that is allowed.
+    // Exceeds the system's limit if that is allowed.
     let _ = setsockopt(&socket, RcvBuf, &SOCKET_BUFFER);
     let _ = setsockopt(&socket, RcvBufForce, &SOCKET_BUFFER);
     let _ = setsockopt(&socket, SndBuf, &SOCKET_BUFFER);

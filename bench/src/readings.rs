@@ -1,16 +1,16 @@
-//! What one turn read, and which of its tests failed.
+//! The readings of one turn, and its failed tests.
 
 use crate::measure::Measure;
 
-/// What one turn read.
+/// The readings of one turn.
 #[derive(Clone, Debug, Default)]
 pub struct Readings {
     figures: Vec<Figure>,
     round_trips: Vec<(&'static str, Vec<f64>)>,
-    lacks: Vec<(&'static str, &'static str)>,
-    /// The measures of the plan, if not all.
+    skipped: Vec<(&'static str, &'static str)>,
+    /// The measures of the plan; `None` for all.
     only: Option<&'static [&'static Measure]>,
-    /// The test under way.
+    /// The running test.
     test: Option<&'static str>,
     finished: Vec<&'static str>,
     failed: Vec<&'static str>,
@@ -25,22 +25,22 @@ struct Figure {
 }
 
 impl Readings {
-    /// Of a plan with these measures, or with all.
+    /// `only` are the measures of the plan; `None` for all.
     pub fn new(only: Option<&'static [&'static Measure]>) -> Readings {
         Readings { only, ..Readings::default() }
     }
 
-    /// A test begins: figures are of it until it is finished or has failed.
+    /// Starts a test: figures belong to it until `finish` or `fail`.
     pub fn begin(&mut self, test: &'static str) {
         self.test = Some(test);
     }
 
-    /// The test under way has made its figures.
+    /// Ends the running test successfully.
     pub fn finish(&mut self) {
         self.finished.extend(self.test.take());
     }
 
-    /// The test under way has failed: a figure that it did not make is a loss.
+    /// Ends the running test as failed: its missing figures are losses.
     pub fn fail(&mut self) {
         self.failed.extend(self.test.take());
     }
@@ -50,23 +50,23 @@ impl Readings {
         &self.failed
     }
 
-    /// Notes a figure; one that is not finite says that the measurement failed.
+    /// Adds a figure. A value that is not finite marks a failed measurement.
     pub fn push(&mut self, measure: &'static Measure, value: f64) {
         self.figures.push(Figure { measure, value, test: self.test });
     }
 
-    /// Notes a figure instead of what it was.
+    /// Replaces a figure.
     pub fn set(&mut self, measure: &'static Measure, value: f64) {
         self.figures.retain(|one| one.measure.key != measure.key);
         self.push(measure, value);
     }
 
-    /// The figure of a measure; not a number if it was not made or failed.
+    /// The value of a measure; NaN if absent or failed.
     pub fn of(&self, measure: &Measure) -> f64 {
         self.figure(measure).map_or(f64::NAN, |one| one.value)
     }
 
-    /// Whether the measure was tried.
+    /// Whether a value of the measure exists, finite or not.
     pub fn has(&self, measure: &Measure) -> bool {
         self.figure(measure).is_some()
     }
@@ -76,8 +76,8 @@ impl Readings {
         self.figure(measure)?.test
     }
 
-    /// Whether the figure of this test failed: tried without a result, or never reached. `test` is
-    /// the one that makes it.
+    /// Whether the figure failed: its measurement failed, or its test did not reach it. `test` is
+    /// the test that measures it.
     pub fn has_failed(&self, measure: &Measure, test: Option<&str>) -> bool {
         let is_wanted = self.only.is_none_or(|only| only.iter().any(|one| one.key == measure.key));
         match self.figure(measure) {
@@ -86,7 +86,7 @@ impl Readings {
         }
     }
 
-    /// Whether this test ended well and made no such figure.
+    /// Whether the test succeeded without a value of this measure.
     pub fn does_without(&self, measure: &Measure, test: Option<&str>) -> bool {
         !self.has(measure) && test.is_some_and(|test| self.finished.contains(&test))
     }
@@ -95,17 +95,17 @@ impl Readings {
         self.figures.iter().find(|one| one.measure.key == measure.key)
     }
 
-    /// Notes that a test was left out, and why.
-    pub fn push_lack(&mut self, test: &'static str, reason: &'static str) {
-        self.lacks.push((test, reason));
+    /// Adds a skipped test and the reason.
+    pub fn push_skipped(&mut self, test: &'static str, reason: &'static str) {
+        self.skipped.push((test, reason));
     }
 
-    /// The tests that were left out, and why.
-    pub fn lacks(&self) -> &[(&'static str, &'static str)] {
-        &self.lacks
+    /// The skipped tests and the reasons.
+    pub fn skipped(&self) -> &[(&'static str, &'static str)] {
+        &self.skipped
     }
 
-    /// Keeps all round trips of a ping, in milliseconds, or what all joins took, in seconds.
+    /// Stores all round trips of a ping in milliseconds, or the times of all joins in seconds.
     pub fn push_round_trips(&mut self, what: &'static str, times: Vec<f64>) {
         self.round_trips.push((what, times));
     }
@@ -116,12 +116,12 @@ impl Readings {
         found.map_or(&[], |(_, times)| times)
     }
 
-    /// Notes which congestion control TCP had over links with loss, as the kernel named it.
+    /// Sets the congestion control of TCP over links with loss, as the kernel names it.
     pub fn set_congestion(&mut self, name: &str) {
         self.congestion = Some(name.to_uppercase());
     }
 
-    /// Which congestion control TCP had over links with loss.
+    /// The congestion control of TCP over links with loss.
     pub fn congestion(&self) -> Option<&str> {
         self.congestion.as_deref()
     }
@@ -133,7 +133,7 @@ mod tests {
     use crate::measure::{CPU, Measure, TCP_4, TCP_BACK, TCP_FORTH};
 
     #[test]
-    fn what_a_failed_test_did_not_make_has_failed() {
+    fn missing_figures_of_a_failed_test_have_failed() {
         let mut readings = Readings::default();
         readings.begin("tcp");
         readings.push(&TCP_FORTH, 4.0);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_ended_well_may_do_without_a_figure() {
+    fn a_successful_test_may_lack_a_figure() {
         let mut readings = Readings::default();
         readings.begin("tcp");
         readings.push(&TCP_FORTH, 4.0);

@@ -1,4 +1,4 @@
-//! What a comparison says, as tables; as JSON and as a page of HTML in the modules below.
+//! The comparison as tables. The modules below write JSON and HTML.
 
 mod chart;
 mod html;
@@ -10,8 +10,8 @@ mod verdict;
 pub use html::page;
 pub use json::json;
 
-use crate::again::RATIO_DIGITS;
 use crate::claim::{self, Claim};
+use crate::claim_check::RATIO_DIGITS;
 use crate::comparison::{Comparison, Rival, Spread};
 use crate::contender::{Carrier, Contender};
 use crate::ladder;
@@ -19,20 +19,20 @@ use crate::measure::{ALL, Bar, Measure, OTHERS};
 use crate::report::verdict::verdict;
 use netns::{Style, Table};
 
-/// What the figures of memory are.
+/// Explains the memory figures.
 pub const MEMORY: &str = "Memory is private memory (anonymous and shared pages, including what is \
      swapped out), summed over each daemon and its helper processes, at its peak unless stated \
      otherwise. Clean pages of mapped files, which the kernel can drop at any time, are left out for \
      every contender.";
 
-/// What a failed turn counts.
+/// Explains failed turns.
 pub const FAILED: &str = "A failed turn counts as the worst figure of its contender; a round in which \
      only the peer failed has no ratio.";
 
-/// Percent of all cores that an idle machine's own programs may take.
+/// Share of all cores in percent that the programs of an idle machine may use.
 const QUIET: f64 = 10.0;
 
-/// A table for each other contender, or one of the figures of a lone one.
+/// A table for each other contender, or one table if there is only one contender.
 pub fn tables(comparison: &Comparison, style: Style) -> String {
     let all = each_table(comparison).into_iter().chain(joins::joins(comparison));
     let tables: Vec<String> = all.map(|table| table.render(style)).collect();
@@ -75,14 +75,14 @@ fn table(comparison: &Comparison, rival: Option<&Rival>) -> Table {
             });
             let judged = bar(comparison, best, measure);
             let verdict = judged.map(|bar| verdict(comparison, rival, measure, bar).to_string());
-            cells.extend([judged.map(words).unwrap_or_default(), verdict.unwrap_or_default()]);
+            cells.extend([judged.map(bar_text).unwrap_or_default(), verdict.unwrap_or_default()]);
         }
         table.row(cells);
     }
     table
 }
 
-/// What the measure has to clear beside this contender: nothing beside a cable without a tunnel.
+/// The bar compared with this contender; none for a cable without a tunnel.
 fn bar(comparison: &Comparison, other: usize, measure: &Measure) -> Option<Bar> {
     measure.bar.filter(|_| comparison.contenders[other].carrier != Carrier::Bare)
 }
@@ -98,7 +98,7 @@ fn text(spread: &Spread, digits: usize) -> String {
         false if spread.failed > 0 => "failed".to_owned(),
         false => return "-".to_owned(),
     };
-    match (reach(spread, digits), spread.failed) {
+    match (range(spread, digits), spread.failed) {
         (Some((low, high)), _) => format!("{median} ({} - {})", format(low), format(high)),
         (None, 0) => median,
         (None, failed) if spread.is_lost() => {
@@ -108,10 +108,10 @@ fn text(spread: &Spread, digits: usize) -> String {
     }
 }
 
-/// What stands beside a median: where a second run's lies, and of a run that is too short to claim
-/// that, the least and the most. Nothing of one round, of what was nothing in each, and where turns
+/// The interval shown next to a median: that of a second run's median, or for too few rounds the
+/// smallest and the largest value. `None` for one round, for zeros in every round, and if turns
 /// failed.
-fn reach(spread: &Spread, digits: usize) -> Option<(f64, f64)> {
+fn range(spread: &Spread, digits: usize) -> Option<(f64, f64)> {
     if spread.failed > 0 {
         return None;
     }
@@ -122,24 +122,23 @@ fn reach(spread: &Spread, digits: usize) -> Option<(f64, f64)> {
     }
 }
 
-/// What [`reach`] gives.
+/// Heading of the column with the intervals of [`range`].
 fn heading(comparison: &Comparison) -> &'static str {
     match comparison.rounds.len() {
         ..2 => "",
         2..claim::ROUNDS => "median (least - most)",
-        _ => "median (where a second run's lies)",
+        _ => "median (interval of a second run's median)",
     }
 }
 
-fn words(bar: Bar) -> String {
+fn bar_text(bar: Bar) -> String {
     match bar {
         Bar::AtLeast(least) => format!(">= {least}"),
         Bar::AtMost(most) => format!("<= {most}"),
     }
 }
 
-/// A line for each contender that cannot be measured here, each test that a contender lacks, and each
-/// test that failed.
+/// A line for each contender that cannot be measured here, each skipped test and each failed test.
 pub fn left_out(comparison: &Comparison) -> Vec<String> {
     let missing =
         comparison.missing.iter().map(|one| format!("Not measured: {} {}.", one.name, one.why));
@@ -147,12 +146,12 @@ pub fn left_out(comparison: &Comparison) -> Vec<String> {
     let lines = all.flat_map(|(at, one)| {
         let line =
             |(test, why): &(&str, &str)| format!("Not measured: {}, {test}: {why}.", one.name);
-        comparison.lacks(at).iter().map(line).collect::<Vec<String>>()
+        comparison.skipped(at).iter().map(line).collect::<Vec<String>>()
     });
     missing.chain(lines).chain(failures(comparison)).collect()
 }
 
-/// A line for each test of a contender that failed.
+/// A line for each failed test of a contender.
 fn failures(comparison: &Comparison) -> Vec<String> {
     let rounds = comparison.rounds.len();
     let of_one = |(at, one): (usize, &Contender)| {
@@ -172,12 +171,12 @@ fn failures(comparison: &Comparison) -> Vec<String> {
     comparison.contenders.iter().enumerate().flat_map(of_one).collect()
 }
 
-/// A warning, if the machine had other work.
+/// A warning if the machine had other work.
 pub fn warning(comparison: &Comparison) -> Option<String> {
     let all = 0..comparison.contenders.len();
     let most = all.map(|one| comparison.of(one, &OTHERS).most).fold(0.0, f64::max);
     (most > QUIET).then(|| {
-        format!("Other programs used up to {most:.0} % of the machine: trust no small difference.")
+        format!("Other programs used up to {most:.0} % of the machine: small differences are not significant.")
     })
 }
 
@@ -196,22 +195,22 @@ mod tests {
         readings.push(&UDP_64, 100.0);
         readings.push(&UDP_64_CPU, 3.0);
         let mut lacking = readings.clone();
-        lacking.push_lack("peers", "it has none");
+        lacking.push_skipped("peers", "it has none");
         let contenders = carriers.map(|carrier| Contender::new("one", carrier)).to_vec();
         let rounds = vec![vec![readings, lacking]];
         Comparison { contenders, rounds, ..Comparison::default() }
     }
 
     #[test]
-    fn nobody_is_judged_beside_a_bare_cable() {
-        let beside = |carrier| tables(&comparison([Carrier::Kernel, carrier]), Style::plain());
-        assert!(beside(Carrier::Kernel).contains("NOT MET"));
-        let bare = beside(Carrier::Bare);
+    fn a_bare_cable_has_no_bars() {
+        let table_with = |carrier| tables(&comparison([Carrier::Kernel, carrier]), Style::plain());
+        assert!(table_with(Carrier::Kernel).contains("NOT MET"));
+        let bare = table_with(Carrier::Bare);
         assert!(bare.contains("1.00") && !bare.contains("MET"), "{bare}");
     }
 
     #[test]
-    fn tables_leave_out_what_is_fine_and_say_what_was_not_measured() {
+    fn tables_omit_fine_figures_and_name_unmeasured_ones() {
         let comparison = comparison([Carrier::Kernel, Carrier::Bare]);
         let table = tables(&comparison, Style::plain());
         assert!(table.contains(UDP_64.title) && !table.contains(UDP_64_CPU.title), "{table}");
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_failed_are_told_with_how_often() {
+    fn failed_tests_are_listed_with_their_counts() {
         let mut comparison = comparison([Carrier::Kernel, Carrier::Kernel]);
         let mut failed = Readings::default();
         failed.begin("udp");

@@ -1,4 +1,4 @@
-//! One turn: fresh hosts, one contender, each wanted test once.
+//! One turn: fresh hosts, one contender, each selected test once.
 //!
 //! ```text
 //!   left                                               right
@@ -51,60 +51,60 @@ use netns::{Processes, Watch};
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The name of what is read after all tests that share their hosts.
+/// Name of the readings after all tests that share their hosts.
 const AFTER_ALL: &str = "after all tests";
 
-/// A turn under way.
+/// A running turn.
 struct Turn<'a> {
     ends: Ends,
-    /// The memory of both daemons, where there are any.
+    /// The memory of both daemons, if there are daemons.
     memory: Option<Watch>,
-    /// Between whom the traffic is, and how the client calls the server.
+    /// The ends of the traffic, and the server's address for the client.
     client: Host,
     server: Host,
     target: String,
     plan: &'a Plan,
     readings: &'a RefCell<Readings>,
-    tell: &'a dyn Fn(News<'_>),
+    notify: &'a dyn Fn(News<'_>),
 }
 
-/// What is heard of a turn while it runs.
+/// Events of a running turn.
 #[derive(Clone, Copy, Debug)]
 pub enum News<'a> {
-    /// A test begins.
+    /// A test starts.
     Test(Test),
-    /// A figure was made.
+    /// A figure was measured.
     Figure(&'a Measure, f64),
 }
 
-/// Runs a turn of one contender. A test that fails is noted as failed, after the rig has said why, and
-/// leaves the others.
-pub fn run(contender: &Contender, plan: &Plan, tell: &dyn Fn(News<'_>)) -> Readings {
+/// Runs a turn of one contender. A failed test is recorded, after the rig has printed the reason,
+/// and the other tests still run.
+pub fn run(contender: &Contender, plan: &Plan, notify: &dyn Fn(News<'_>)) -> Readings {
     let readings = RefCell::new(Readings::new(plan.only));
     let before = if plan.is_brief { 0.0 } else { load::sample() };
     let mut tests = plan.tests.clone();
-    tests.retain(|test| match test.lacks(contender, plan.link.is_some()) {
+    tests.retain(|test| match test.reason_to_skip(contender, plan.link.is_some()) {
         Some(reason) => {
-            readings.borrow_mut().push_lack(test.name(), reason);
+            readings.borrow_mut().push_skipped(test.name(), reason);
             false
         }
         None => true,
     });
     let (alone, shared): (Vec<Test>, Vec<Test>) =
         tests.into_iter().partition(|test| test.has_own_hosts());
-    run_shared(contender, plan, &shared, &readings, tell);
+    run_shared(contender, plan, &shared, &readings, notify);
     for test in alone {
-        tell(News::Test(test));
+        notify(News::Test(test));
         let far = Plan { link: Some(String::new()), ..plan.clone() };
         let plan = if test == Test::Far { &far } else { plan };
         attempt(&readings, test.name(), || match test {
-            Test::Proxy => proxy::run(contender, plan, &readings, tell),
-            Test::Nat => nat::run(contender, plan, &readings, tell),
-            Test::Tailnet => tailnet::run(contender, plan, &readings, tell),
-            Test::Server => server::run(contender, plan, &readings, tell),
-            Test::ServerMany => server::run_many(plan, &readings, tell),
+            Test::Proxy => proxy::run(contender, plan, &readings, notify),
+            Test::Nat => nat::run(contender, plan, &readings, notify),
+            Test::Tailnet => tailnet::run(contender, plan, &readings, notify),
+            Test::Server => server::run(contender, plan, &readings, notify),
+            Test::ServerMany => server::run_many(plan, &readings, notify),
             test => {
-                let mut turn = Turn::start(contender, plan, &readings, tell);
+                let mut turn = Turn::start(contender, plan, &readings, notify);
                 turn.test(test);
                 turn.note_link();
             }
@@ -113,28 +113,28 @@ pub fn run(contender: &Contender, plan: &Plan, tell: &dyn Fn(News<'_>)) -> Readi
     let mut readings = readings.into_inner();
     if !plan.is_brief {
         let others = before.max(load::sample());
-        tell(News::Figure(&OTHERS, others));
+        notify(News::Figure(&OTHERS, others));
         readings.push(&OTHERS, others);
     }
     readings
 }
 
-/// The tests that have the same hosts. Behind one that failed the rest goes on with fresh ones.
+/// Runs the tests that share their hosts. After a failed test the rest runs on fresh hosts.
 fn run_shared(
     contender: &Contender,
     plan: &Plan,
     tests: &[Test],
     readings: &RefCell<Readings>,
-    tell: &dyn Fn(News<'_>),
+    notify: &dyn Fn(News<'_>),
 ) {
     let mut turn = None;
     let mut is_whole = true;
     for test in tests {
-        tell(News::Test(*test));
+        notify(News::Test(*test));
         is_whole &= attempt(readings, test.name(), || {
             let under_way = turn.take();
             let mut under_way =
-                under_way.unwrap_or_else(|| Turn::start(contender, plan, readings, tell));
+                under_way.unwrap_or_else(|| Turn::start(contender, plan, readings, notify));
             under_way.test(*test);
             turn = Some(under_way);
         });
@@ -142,16 +142,15 @@ fn run_shared(
     let Some(mut turn) = turn else { return };
     attempt(readings, AFTER_ALL, || {
         turn.note_link();
-        turn.ends.were_direct();
-        // Of hosts that saw all tests.
+        turn.ends.assert_direct();
+        // Only for hosts that ran all tests.
         if is_whole {
             turn.note_memory([&MEMORY_END, &MEMORY_END_AFTER, &MEMORY_END_PSS]);
         }
     });
 }
 
-/// Runs a test, of which the rig says by a panic what does not work, and cleans up on its way. Whether
-/// it ended well.
+/// Runs a test. The rig panics on a failure and cleans up. Returns whether the test succeeded.
 fn attempt(readings: &RefCell<Readings>, test: &'static str, run: impl FnOnce()) -> bool {
     readings.borrow_mut().begin(test);
     let is_well = catch_unwind(AssertUnwindSafe(run)).is_ok();
@@ -164,21 +163,21 @@ fn attempt(readings: &RefCell<Readings>, test: &'static str, run: impl FnOnce())
     is_well
 }
 
-/// Runs one test of a contender with a profiler at both ends. Of TCP and QUIC it is what goes from
-/// left to right, so that one end sends and the other receives. An error says why there is none.
+/// Runs one test of a contender with a profiler at both ends. TCP and QUIC only run from left to
+/// right, so that one end sends and the other receives.
 ///
 /// # Panics
 /// As [`run`].
 pub fn profile(contender: &Contender, plan: &Plan, test: Test) -> Result<Vec<Flame>, String> {
     if test.has_own_ends() {
-        return Err("it has no pair of daemons to look at".to_owned());
+        return Err("the test has no pair of daemons".to_owned());
     }
-    let (readings, tell) = (RefCell::default(), |_: News<'_>| ());
-    let mut turn = Turn::start(contender, plan, &readings, &tell);
+    let (readings, notify) = (RefCell::default(), |_: News<'_>| ());
+    let mut turn = Turn::start(contender, plan, &readings, &notify);
     let Ends { left, right, .. } = &turn.ends;
     let mut profilers = Vec::new();
     for (end, name) in [(left, "left"), (right, "right")] {
-        let daemon = end.daemon.as_ref().ok_or("there is no daemon to look at")?;
+        let daemon = end.daemon.as_ref().ok_or("the contender has no daemon")?;
         profilers.push((Profiler::start(&end.host, daemon.pid())?, name));
     }
     match test {
@@ -189,7 +188,7 @@ pub fn profile(contender: &Contender, plan: &Plan, test: Test) -> Result<Vec<Fla
     }
     let name = |end| format!("{}, {}, {end} end", contender.name, test.name());
     let drawn = profilers.into_iter().map(|(one, end)| one.finish(name(end), end));
-    // An end that had nothing to do has no picture: of handshakes there is only the hub's.
+    // An idle end lacks samples: in the test of handshakes only the hub has.
     let (flames, idle): (Vec<_>, Vec<_>) = drawn.partition(Result::is_ok);
     match idle.into_iter().next() {
         Some(error) if flames.is_empty() => error.map(|flame| vec![flame]),
@@ -202,7 +201,7 @@ impl<'a> Turn<'a> {
         contender: &Contender,
         plan: &'a Plan,
         readings: &'a RefCell<Readings>,
-        tell: &'a dyn Fn(News<'_>),
+        notify: &'a dyn Fn(News<'_>),
     ) -> Turn<'a> {
         let ends = Ends::start(contender, plan.link.as_deref());
         if let (Some(offloads), Some(program)) = (&contender.offloads, contender.program()) {
@@ -210,21 +209,21 @@ impl<'a> Turn<'a> {
                 use_only(&end.host, &program.path, offloads);
             }
         }
-        Turn::of(ends, plan, readings, tell)
+        Turn::of(ends, plan, readings, notify)
     }
 
-    /// One whose ends are there.
+    /// A turn on ends that are already up.
     fn of(
         ends: Ends,
         plan: &'a Plan,
         readings: &'a RefCell<Readings>,
-        tell: &'a dyn Fn(News<'_>),
+        notify: &'a dyn Fn(News<'_>),
     ) -> Turn<'a> {
         let (client, server) = (ends.left.host.clone(), ends.right.host.clone());
         let target = ends.right.inner.of(Family::V4).to_owned();
         let daemons = [&ends.left, &ends.right].map(End::processes).into_iter().collect();
         let memory = Option::map(daemons, Watch::start);
-        Turn { ends, memory, client, server, target, plan, readings, tell }
+        Turn { ends, memory, client, server, target, plan, readings, notify }
     }
 
     fn test(&mut self, test: Test) {
@@ -243,13 +242,13 @@ impl<'a> Turn<'a> {
             Test::Jumbo => self.jumbo(),
             Test::Peers => self.peers(),
             Test::Handshakes => self.handshakes(),
-            // Their ends are their own: see `run`.
+            // These tests start their own ends: see `run`.
             Test::Proxy | Test::Tailnet | Test::Nat | Test::Server | Test::ServerMany => {}
         }
     }
 
     fn note(&mut self, measure: &'static Measure, value: f64) {
-        (self.tell)(News::Figure(measure, value));
+        (self.notify)(News::Figure(measure, value));
         self.readings.borrow_mut().push(measure, value);
     }
 
@@ -264,15 +263,15 @@ impl<'a> Turn<'a> {
         self.plan.wants(measure)
     }
 
-    /// Notes what both daemons cost; nothing where there are none.
+    /// Records a cost of both daemons, if there are daemons.
     fn note_cost(&mut self, measure: &'static Measure, value: f64) {
         if self.has_daemons() {
             self.note(measure, value);
         }
     }
 
-    /// Notes the memory of both daemons in megabytes: the peak of what is private, what of it is left,
-    /// the peak with mapped files. Nothing where it cannot be had.
+    /// Records the memory of both daemons in megabytes: the peak of the private memory, the current
+    /// value, and the peak with mapped files. Nothing if it is not available.
     fn note_memory(&mut self, [peak, after, mapped]: [&'static Measure; 3]) {
         let Some(watch) = &self.memory else { return };
         let (Some(now), Some(most)) = (watch.now(), watch.peak()) else { return };
@@ -285,25 +284,25 @@ impl<'a> Turn<'a> {
         self.ends.left.daemon.is_some()
     }
 
-    /// The sum of a figure of both daemons; not a number where there are none.
+    /// The sum of a figure of both daemons; NaN without daemons.
     fn of_daemons(&self, figure: impl Fn(&Processes) -> f64) -> f64 {
         let Ends { left, right, .. } = &self.ends;
         let both = [left, right].map(|end| end.processes().map_or(f64::NAN, |all| figure(&all)));
         both.into_iter().sum()
     }
 
-    /// Processor time of both daemons so far, in seconds.
+    /// Processor time of both daemons until now, in seconds.
     fn cpu(&self) -> f64 {
         self.of_daemons(Processes::cpu)
     }
 
-    /// Context switches of both daemons so far: voluntary, and not.
+    /// Context switches of both daemons until now: voluntary and involuntary.
     fn switches(&self) -> [f64; 2] {
         [0, 1].map(|kind| self.of_daemons(|daemon| daemon.switches()[kind]))
     }
 }
 
-/// What an emulated link has dropped, which it ends; beside what others of the turn did.
+/// Ends an emulated link and adds its drops to those of earlier links of the turn.
 fn note_link(readings: &RefCell<Readings>, link: &mut EmulatedLink) {
     let dropped = link.dropped();
     let mut readings = readings.borrow_mut();
@@ -315,7 +314,7 @@ fn note_link(readings: &RefCell<Readings>, link: &mut EmulatedLink) {
     }
 }
 
-/// Leaves a linerate these offloads.
+/// Enables exactly these offloads of a linerate.
 fn use_only(host: &Host, program: &Path, offloads: &[&str]) {
     let program = program.display();
     let set = |name: &str, wanted| {

@@ -1,4 +1,4 @@
-//! Which commit a figure is of: figures are published only of a committed tree's release build.
+//! The commit of the figures: figures are published only for the release build of a commit.
 
 use std::env;
 use std::fs;
@@ -10,14 +10,14 @@ use netns::Implementation;
 /// The state of the source tree that this program was built from, and of linerate's binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    /// The commit, in short.
+    /// Abbreviated commit id.
     pub commit: String,
-    /// Why the figures are not those of this commit's release build, if they are not.
+    /// Why the figures do not belong to the release build of this commit.
     pub faults: Vec<String>,
 }
 
 impl Tree {
-    /// As it is now.
+    /// The current state.
     pub fn now() -> Tree {
         let commit = git(&["rev-parse", "--short=12", "HEAD"]);
         let mut faults = Vec::new();
@@ -43,7 +43,8 @@ fn git(words: &[&str]) -> Result<String, String> {
     }
 }
 
-/// By what `git status --porcelain` prints. The README is where the figures go.
+/// From the output of `git status --porcelain`. README.md is excluded because the figures are
+/// written there.
 fn uncommitted(status: &str) -> Option<String> {
     let paths = status.lines().filter_map(|line| line.get(3..));
     let paths: Vec<&str> = paths.filter(|path| *path != "README.md").collect();
@@ -54,15 +55,16 @@ fn uncommitted(status: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with a binary: another one than the release build, or older than a source of it.
+/// What is wrong with a binary: it is not the release build, or it is older than one of its
+/// sources.
 fn fault_of(binary: &Path) -> Option<String> {
     if env::var_os("LINERATE_BIN").is_some() || !binary.ends_with("release/linerate") {
         return Some(format!("{} is not the release build", binary.display()));
     }
     let built = fs::metadata(binary).and_then(|data| data.modified()).ok()?;
-    // What cargo writes beside a binary: its path, a colon and all its sources.
+    // cargo writes this file: the path of the binary, a colon and all its sources.
     let Ok(list) = fs::read_to_string(binary.with_extension("d")) else {
-        return Some(format!("nothing tells what {} was built from", binary.display()));
+        return Some(format!("the sources of {} are unknown", binary.display()));
     };
     let is_newer = |source: &&str| {
         fs::metadata(source).and_then(|data| data.modified()).map_or(true, |time| time > built)
@@ -81,7 +83,7 @@ mod tests {
     use super::{sources, uncommitted};
 
     #[test]
-    fn a_change_is_told_unless_it_is_the_figures_own_place() {
+    fn an_uncommitted_change_is_reported_except_in_the_readme() {
         assert_eq!(uncommitted(""), None);
         assert_eq!(uncommitted(" M README.md"), None);
         let one = uncommitted(" M README.md\n M crates/wg/src/lib.rs");
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sources_of_a_binary_are_those_that_cargo_lists() {
+    fn the_sources_of_a_binary_are_read_from_cargos_list() {
         assert_eq!(sources("/t/release/linerate: /a/b.rs /a/c.rs\n"), ["/a/b.rs", "/a/c.rs"]);
         assert!(sources("").is_empty());
     }

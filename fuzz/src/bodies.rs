@@ -1,5 +1,5 @@
-//! What each target does with its bytes. A body panics where the code under test
-//! does, or where it does not do what the target's model does.
+//! The bodies of the fuzz targets. A body panics if the code under test panics or differs from the
+//! target's model.
 
 #[path = "bodies/boundary.rs"]
 mod boundary;
@@ -96,7 +96,7 @@ use wg::{
     message::{CookieReply, DATA_OVERHEAD, DataHeader, Handshake, Initiation, Kind, Response},
 };
 
-/// Takes the next `N` bytes, zeros where there are no more.
+/// Takes the next `N` bytes; missing bytes are zero.
 fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
     let (head, rest) = data.split_at(N.min(data.len()));
     *data = rest;
@@ -105,8 +105,8 @@ fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
     bytes
 }
 
-/// Runs a program of one-byte steps, at most so many, each of which takes what it needs of
-/// the bytes behind it.
+/// Runs a program of one-byte steps, at most `most`. Each step takes its operands from the bytes
+/// behind it.
 fn steps(mut data: &[u8], most: usize, mut run: impl FnMut(u8, &mut &[u8])) {
     for _ in 0..most {
         let Some((step, behind)) = data.split_first() else { break };
@@ -115,7 +115,7 @@ fn steps(mut data: &[u8], most: usize, mut run: impl FnMut(u8, &mut &[u8])) {
     }
 }
 
-/// A batch through every variant, and as it is chosen, against the specification.
+/// Compares each variant, and the one that is chosen at run time, with the specification.
 pub fn aead(data: &[u8]) {
     let mut rest = data;
     let mut packets = Vec::new();
@@ -135,7 +135,7 @@ pub fn aead(data: &[u8]) {
     }
 }
 
-/// Key, counter, text, and bits of one byte to forge.
+/// Key, counter, text, and a mask to forge one byte.
 type Sealed = ([u8; 32], u64, Vec<u8>, u8);
 
 fn batch(variant: Option<Variant>, packets: &[Sealed]) {
@@ -169,7 +169,7 @@ fn batch(variant: Option<Variant>, packets: &[Sealed]) {
     }
 }
 
-/// The inner IP header, and changing its ECN bits.
+/// Parses an IP header and changes its ECN bits.
 pub fn ip_header(data: &[u8]) {
     let Ok(header) = IpHeader::parse(data) else { return };
     assert!(header.total_len <= data.len());
@@ -191,7 +191,7 @@ pub fn ip_header(data: &[u8]) {
     }
 }
 
-/// The messages by which peers agree on a secret: what parses is what is written.
+/// Messages of the post-quantum exchange: a parsed message encodes to the same bytes.
 pub fn exchange_message(data: &[u8]) {
     if let Some(message) = ExchangeMessage::parse(data) {
         let mut written = vec![0xff; message.plaintext_len()];
@@ -201,9 +201,9 @@ pub fn exchange_message(data: &[u8]) {
     }
 }
 
-/// The messages on the wire: what parses is what is encoded.
+/// Messages on the wire: a parsed message encodes to the same bytes.
 pub fn message(data: &[u8]) {
-    // What was parsed, without the MACs, is written as it was.
+    // Compares everything but the MACs.
     let same = |encoded: Handshake, macs: usize| {
         let covered = data.len() - macs;
         assert_eq!(encoded.as_bytes()[..covered], data[..covered]);
@@ -237,8 +237,8 @@ pub fn message(data: &[u8]) {
     }
 }
 
-/// Two devices, of which the first is fed: a program of one-byte steps, so that
-/// the fuzzer reaches what lies behind a valid MAC.
+/// Two devices, driven by a program of one-byte steps, so that the fuzzer reaches the code behind a
+/// valid MAC.
 pub fn control(data: &[u8]) {
     let mut pair = Pair::new();
     steps(data, 200, |step, rest| {
@@ -252,7 +252,7 @@ struct Pair {
     keys: [PrivateKey; 2],
     time: Time,
     wall: Duration,
-    /// Messages on their way, with the number of the sender.
+    /// Messages in flight, with the number of the sender.
     wire: Vec<(usize, Vec<u8>)>,
 }
 
@@ -266,7 +266,7 @@ impl Pair {
                 replace_peers: false,
                 peers: vec![Self::peer(&keys, 1 - id)],
             };
-            control.apply(change).expect("one peer is not too many");
+            control.apply(change).expect("one peer is below the limit");
             control.up();
             control
         });
@@ -357,7 +357,7 @@ impl Pair {
             4 => change.private_key = Some(Some(PrivateKey::from_bytes(&[value; 32]))),
             _ => change.private_key = Some(Some(self.keys[id].clone())),
         }
-        self.controls[id].apply(change).expect("two peers are not too many");
+        self.controls[id].apply(change).expect("two peers are below the limit");
     }
 
     fn receive(&mut self, id: usize, datagram: &[u8], from: SocketAddr) {
@@ -367,8 +367,7 @@ impl Pair {
         } else if let Some(header) = DataHeader::parse(datagram) {
             let device = self.controls[id].device().clone();
             let Ok(session) = device.session(header, now.time) else { return };
-            // Nothing is sealed here: what is all zero, as `transmit` makes it, counts
-            // as authentic.
+            // Nothing is sealed here: an all-zero payload, as from `transmit`, counts as authentic.
             let authentic = datagram[16..].iter().all(|byte| *byte == 0);
             if authentic && session.keypair.recv.accept(header.counter) {
                 let carries = datagram.len() > DATA_OVERHEAD;
@@ -380,7 +379,7 @@ impl Pair {
         }
     }
 
-    /// One packet to the other side, or a handshake for it.
+    /// Sends one packet to the other side, or starts a handshake.
     fn send(&mut self, id: usize) {
         let device = self.controls[id].device().clone();
         let Some(peer) = device.route(inner(1 - id)) else { return };
@@ -399,7 +398,7 @@ impl Pair {
         self.wire.push((id, datagram));
     }
 
-    /// Delivers the message that has waited longest, after a change.
+    /// Delivers the oldest message after a change.
     fn deliver(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         if self.wire.is_empty() {
             return;
@@ -414,7 +413,7 @@ impl Pair {
         self.wall += time;
     }
 
-    /// Lets both devices do what is to be done now.
+    /// Runs all due actions of both devices.
     fn settle(&mut self) {
         let now = self.now();
         for id in [0, 1] {
@@ -433,10 +432,10 @@ impl Pair {
                 }
             }
             let due = self.controls[id].poll_timeout();
-            assert!(due.is_none_or(|due| due > now.time), "what is due was done");
+            assert!(due.is_none_or(|due| due > now.time), "due actions were performed");
             while let Some((message, to)) = self.controls[id].poll_transmit() {
                 assert!(Kind::of(message.as_bytes()).is_some());
-                assert_eq!(to.remote.direct(), Some(address(1 - id)), "nobody else is a peer");
+                assert_eq!(to.remote.direct(), Some(address(1 - id)), "there is no other peer");
                 self.wire.push((id, message.as_bytes().to_vec()));
             }
         }
@@ -452,7 +451,7 @@ fn inner(id: usize) -> IpAddr {
     [10, 0, 0, id as u8].into()
 }
 
-/// The table of allowed IPs against looking at every network.
+/// Compares the table of allowed IPs with a linear search.
 pub fn allowed_ips(data: &[u8]) {
     let mut table = AllowedIps::default();
     let mut model: HashMap<IpNet, u8> = HashMap::new();
@@ -492,7 +491,7 @@ fn take_net(rest: &mut &[u8], step: u8) -> IpNet {
     }
 }
 
-/// The replay filter against a set of all counters.
+/// Compares the replay filter with a set of all counters.
 pub fn replay_filter(data: &[u8]) {
     let mut filter = ReplayFilter::default();
     let mut seen = BTreeSet::new();
@@ -518,7 +517,7 @@ pub fn replay_filter(data: &[u8]) {
     }
 }
 
-/// Keys as text: what is read is written the same.
+/// Keys as text: a parsed key is written as the same text.
 pub fn key_text(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     if let Ok(key) = PublicKey::from_base64(text) {
@@ -542,7 +541,7 @@ pub fn key_text(data: &[u8]) {
     }
 }
 
-/// A request of the cross-platform userspace protocol.
+/// Parses a request of the cross-platform userspace protocol.
 pub fn uapi_request(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     match Request::parse(text) {
@@ -562,7 +561,7 @@ pub fn uapi_request(data: &[u8]) {
     }
 }
 
-/// A file of wg-quick(8): what is read can be written, and reads the same.
+/// Parses a file of wg-quick(8): it can be written, and parses to the same.
 pub fn conf_file(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let conf = match Conf::parse("wg0.conf", text) {
@@ -581,7 +580,7 @@ pub fn conf_file(data: &[u8]) {
     let written = conf::write(&conf.interface, &state);
     let again = Conf::parse("wg0.conf", &written).expect("what was written can be read");
     let mut expected = conf.interface.clone();
-    // Neither zero is written: each is what its absence means.
+    // Zeros are not written, because absence means the same.
     expected.listen_port = expected.listen_port.filter(|port| *port != 0);
     expected.fwmark = expected.fwmark.filter(|mark| *mark != 0);
     assert_eq!(again.interface, expected);

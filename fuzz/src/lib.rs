@@ -1,9 +1,9 @@
-//! The fuzz targets' bodies. `cargo test` replays the committed corpora through
+//! The fuzz targets' bodies. `cargo test` replays the committed corpora with
 //! the same file (`tests/corpora`).
 //!
 //! ```text
-//!   cargo +nightly fuzz run TARGET           goes on looking
-//!   cargo +nightly fuzz cmin TARGET          keeps of the corpus what it needs
+//!   cargo +nightly fuzz run TARGET           searches for new inputs
+//!   cargo +nightly fuzz cmin TARGET          minimizes the corpus
 //! ```
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! `make bench`: linerate beside others, test by test, as ratios of one run.
+//! `make bench`: compares linerate with other implementations, test by test, as ratios of one run.
 //!
-//! Inside the hosts it is its own traffic generator, by subcommands that only the bench calls.
+//! Inside the hosts this program is the traffic generator, by subcommands that only the bench calls.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use arguments::{Arguments, Mode, USAGE};
-use linerate_bench::again::Again;
+use linerate_bench::claim_check::ClaimCheck;
 use linerate_bench::comparison::Comparison;
 use linerate_bench::contender::{Contender, Missing};
 use linerate_bench::flame::Flame;
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     if let [word, first, second] = &words[..]
         && word == "compare"
     {
-        return hold(Path::new(first), Path::new(second));
+        return check_claims(Path::new(first), Path::new(second));
     }
     let arguments = match Arguments::parse(words.into_iter()) {
         Ok(arguments) => arguments,
@@ -62,13 +62,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Holds the medians of a second run against what the first one claimed of them.
-fn hold(first: &Path, second: &Path) -> ExitCode {
-    let again = read(first).and_then(|first| Again::of(&first, &read(second)?));
-    match again {
-        Ok(again) => {
-            print!("{}", again.text(Style::of_stdout()));
-            if again.is_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+/// Compares the medians of a second run with the claims of the first one.
+fn check_claims(first: &Path, second: &Path) -> ExitCode {
+    let check = read(first).and_then(|first| ClaimCheck::of(&first, &read(second)?));
+    match check {
+        Ok(check) => {
+            print!("{}", check.text(Style::of_stdout()));
+            if check.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(message) => {
             eprintln!("bench compare: {message}");
@@ -104,7 +104,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     }
     let Some(comparison) = &mut comparison else { return Ok(()) };
     comparison.flames = flames;
-    tell(comparison, arguments)?;
+    print_report(comparison, arguments)?;
     outcome(comparison)
 }
 
@@ -120,27 +120,28 @@ fn compare(contenders: Vec<Contender>, missing: Vec<Missing>, arguments: &Argume
     let of_round: usize = contenders.iter().map(|one| arguments.plan(one).tests.len()).sum();
     let tests = rounds as usize * of_round;
     let progress = Progress::new(rounds, tests);
-    let tell = |round, contender: &Contender, news: News<'_>| progress.tell(round, contender, news);
-    let mut comparison = Comparison::run(contenders, |one| arguments.plan(one), rounds, tell);
+    let notify =
+        |round, contender: &Contender, news: News<'_>| progress.show(round, contender, news);
+    let mut comparison = Comparison::run(contenders, |one| arguments.plan(one), rounds, notify);
     comparison.missing = missing;
     comparison.is_ladder = arguments.mode == Mode::Ladder;
     comparison
 }
 
-/// The flame graphs of one more turn.
+/// Runs one more turn and draws its flame graphs.
 fn draw(contender: &Contender, arguments: &Arguments, test: Test) -> Result<Vec<Flame>, String> {
     eprintln!("{}: {}, with perf at both ends", contender.name, test.name());
     let flames = suite::profile(contender, &arguments.plan, test);
     flames.map_err(|message| format!("no flame graphs: {message}"))
 }
 
-fn tell(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
+fn print_report(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
     let style = Style::of_stdout();
     println!("\n{}", report::tables(comparison, style));
     let cores = thread::available_parallelism().map_or(0, usize::from);
     println!("  Both ends and the generators share {cores} cores. See CONTRIBUTING, Measure.");
     if arguments.plan.is_brief {
-        println!("  Brief: traffic passed, and the figures mean nothing.");
+        println!("  Brief run: traffic passed, but the figures are not measurements.");
     }
     println!("  {}\n  {}", report::MEMORY, report::FAILED);
     for line in report::left_out(comparison) {
@@ -149,11 +150,11 @@ fn tell(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
     if let Some(warning) = report::warning(comparison) {
         println!("  {}", style.strong(warning));
     }
-    keep(comparison, arguments)
+    write_reports(comparison, arguments)
 }
 
-/// Writes the files that were asked for.
-fn keep(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
+/// Writes the requested files.
+fn write_reports(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
     if let Some(file) = &arguments.json {
         write(file, &format!("{:#}\n", report::json(comparison)))?;
     }
@@ -163,7 +164,7 @@ fn keep(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a report, in a folder that is made if need be.
+/// Writes a report. Creates its folder if it does not exist.
 fn write(file: &Path, text: &str) -> Result<(), String> {
     let folder = file.parent().unwrap_or(Path::new(""));
     let made = if folder == Path::new("") { Ok(()) } else { fs::create_dir_all(folder) };

@@ -1,11 +1,11 @@
-//! The link's sockets: what comes to one side leaves by the other, when its time has come.
+//! The link's sockets: datagrams received on one side leave by the other at their time.
 //!
-//! It must not be the bottleneck, so it takes and sends runs of equal datagrams as one, as the
+//! It must not be the bottleneck, so it receives and sends runs of equal datagrams at once, as the
 //! daemons do: `UDP_GRO` and `UDP_SEGMENT`.
 //!
 //! ```text
 //!   socket of one side --> Link --> socket of the other
-//!   `socket`               `lost`   `refused`             where a datagram may end
+//!   `socket`               `lost`   `refused`             where a datagram can be dropped
 //!                          `queue`
 //! ```
 
@@ -30,33 +30,33 @@ use nix::sys::socket::{
 use nix::sys::time::TimeSpec;
 
 use super::{Datagram, Link, Shape};
-use crate::leash::end_with_stdin_after;
+use crate::lifetime::end_with_stdin_after;
 
 /// Bytes of the sockets' receive buffers: a burst while the relay waits for a core.
 const BUFFER: usize = 8 << 20;
 
-/// The most of one `UDP_SEGMENT` send: segments (kernels before 6.9), and bytes.
+/// Limits of one send with `UDP_SEGMENT`: segments (kernels before 6.9), and bytes.
 const MAX_SEGMENTS: usize = 64;
 const MAX_BYTES: usize = 65507;
 
-/// One end of the cable to a host: where the relay listens, and where the host's daemon does.
+/// One end of the cable to a host: the relay's own address and that of the host's daemon.
 pub struct End {
     socket: UdpSocket,
     buffer: Vec<u8>,
     refused: u64,
 }
 
-/// The bits of the type of service that are ECN's.
+/// The ECN bits of the type of service.
 const ECN: u8 = 0b11;
 
-/// Datagrams that did not come out of the link, by cause, both ways together.
+/// Datagrams that did not leave the link, by cause, both directions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// By chance.
+    /// At random.
     pub lost: u64,
-    /// By the queue before the rate.
+    /// By the queue in front of the rate.
     pub queue: u64,
-    /// By the kernel, which did not send them.
+    /// Because the kernel refused to send them.
     pub refused: u64,
 }
 
@@ -67,13 +67,13 @@ impl End {
         socket.set_nonblocking(true)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
         setsockopt(&socket, IpRecvTos, &true)?;
-        // Past the system's limit where that is allowed.
+        // Exceeds the system's limit if that is allowed.
         let _ = setsockopt(&socket, RcvBuf, &BUFFER);
         let _ = setsockopt(&socket, RcvBufForce, &BUFFER);
         Ok(End { socket, buffer: vec![0; 1 << 16], refused: 0 })
     }
 
-    /// The datagrams of the next receive, if there are any.
+    /// The datagrams of the next receive, if any.
     fn receive(&mut self) -> nix::Result<Vec<Datagram>> {
         let mut control = cmsg_space!(i32, u8);
         let (len, segment, ecn) = {
@@ -96,7 +96,7 @@ impl End {
         Ok(starts.map(|start| Datagram { bytes: piece(start), ecn }).collect())
     }
 
-    /// Sends a run: with one mark, of equal lengths, but for the last, which may be shorter.
+    /// Sends a run: one ECN mark, equal lengths; only the last may be shorter.
     fn send(&mut self, run: &[Datagram]) {
         let parts: Vec<IoSlice<'_>> =
             run.iter().map(|datagram| IoSlice::new(&datagram.bytes)).collect();
@@ -104,23 +104,23 @@ impl End {
         let all = [ControlMessage::Ipv4Tos(&ecn), ControlMessage::UdpGsoSegments(&size)];
         let control = if run.len() > 1 { &all[..] } else { &all[..1] };
         let sent = sendmsg::<()>(self.socket.as_raw_fd(), &parts, control, MsgFlags::empty(), None);
-        // What the kernel refuses is lost, as on any link.
+        // Datagrams that the kernel refuses are lost, as on any link.
         self.refused += if sent.is_err() { run.len() as u64 } else { 0 };
     }
 }
 
-/// Relays between two hosts until stdin ends; each end is an own address and a daemon's. Its last
-/// words are what was [`Dropped`].
+/// Relays between two hosts until stdin ends. Each end is the link's own address and a daemon's.
+/// Prints [`Dropped`] at the end.
 pub fn relay(shape: Shape, ends: [(SocketAddr, SocketAddr); 2]) -> Result<(), Box<dyn Error>> {
     let [left, right] = ends;
     let mut ends = [End::open(left.0, left.1)?, End::open(right.0, right.1)?];
-    // What one way loses says nothing of the other.
+    // The losses of both directions are independent.
     let back = Shape { seed: shape.seed.wrapping_add(1), ..shape };
     let mut links = [Link::new(shape), Link::new(back)];
     let counts: Arc<[AtomicU64; 3]> = Arc::default();
-    let told = counts.clone();
+    let shared = counts.clone();
     end_with_stdin_after(move || {
-        let [lost, queue, refused] = told.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let [lost, queue, refused] = shared.each_ref().map(|count| count.load(Ordering::Relaxed));
         println!("{}", Dropped { lost, queue, refused });
     })?;
     let watch = Stopwatch::start();
@@ -131,14 +131,14 @@ pub fn relay(shape: Shape, ends: [(SocketAddr, SocketAddr); 2]) -> Result<(), Bo
         }
         let of_links = |of: fn(&Link) -> u64| links.iter().map(of).sum::<u64>();
         let refused = ends.iter().map(|end| end.refused).sum();
-        let now = [of_links(|link| link.lost), of_links(|link| link.queued_out), refused];
+        let now = [of_links(|link| link.lost), of_links(|link| link.queue_drops), refused];
         counts.iter().zip(now).for_each(|(count, now)| count.store(now, Ordering::Relaxed));
         let next = links.iter().filter_map(Link::poll_timeout).min();
         wait(&ends, next.map(|next| next.saturating_sub(watch.elapsed())))?;
     }
 }
 
-/// Receives what is there.
+/// Receives the waiting datagrams.
 fn take(end: &mut End, link: &mut Link, watch: &Stopwatch) -> Result<(), Box<dyn Error>> {
     loop {
         match end.receive() {
@@ -147,14 +147,14 @@ fn take(end: &mut End, link: &mut Link, watch: &Stopwatch) -> Result<(), Box<dyn
                 datagrams.into_iter().for_each(|datagram| link.handle_datagram(now, datagram));
             }
             Err(Errno::EAGAIN) => return Ok(()),
-            // The daemon is not there yet, or no longer.
+            // The daemon is not running yet or any more.
             Err(Errno::ECONNREFUSED) => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Sends what has arrived.
+/// Sends datagrams that have arrived.
 fn deliver(end: &mut End, link: &mut Link, now: Duration) {
     let mut run: Vec<Datagram> = Vec::with_capacity(MAX_SEGMENTS);
     while let Some(datagram) = link.poll_datagram(now) {
@@ -169,7 +169,7 @@ fn deliver(end: &mut End, link: &mut Link, now: Duration) {
     }
 }
 
-/// Whether a run may grow by this one.
+/// Whether this datagram can be appended to a run.
 fn fits(run: &[Datagram], datagram: &Datagram) -> bool {
     let (first, last) = (run[0].bytes.len(), run[run.len() - 1].bytes.len());
     let bytes = first * run.len() + datagram.bytes.len();
@@ -177,7 +177,7 @@ fn fits(run: &[Datagram], datagram: &Datagram) -> bool {
     is_equal && run.len() < MAX_SEGMENTS && bytes <= MAX_BYTES
 }
 
-/// Waits for a datagram, and no longer than said.
+/// Waits for a datagram, at most for this time.
 fn wait(ends: &[End; 2], time: Option<Duration>) -> nix::Result<()> {
     let mut polled = ends.each_ref().map(|end| PollFd::new(end.socket.as_fd(), PollFlags::POLLIN));
     match ppoll(&mut polled, time.map(TimeSpec::from), None) {
@@ -187,7 +187,7 @@ fn wait(ends: &[End; 2], time: Option<Duration>) -> nix::Result<()> {
 }
 
 impl Dropped {
-    /// What its `Display` wrote.
+    /// Parses the output of `Display`.
     pub fn parse(text: &str) -> Option<Dropped> {
         let counts: Option<Vec<u64>> =
             text.split_whitespace().map(|word| word.parse().ok()).collect();
@@ -213,7 +213,7 @@ mod tests {
     use super::{Datagram, Dropped, End, fits};
 
     #[test]
-    fn marks_pass_from_one_end_to_the_other() {
+    fn ecn_marks_are_relayed() {
         let [left, right, near, far] = [(); 4].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         let own = [&near, &far].map(|socket| socket.local_addr().unwrap());
         drop((near, far));
@@ -232,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_read_back() {
+    fn drop_counts_are_printed_and_parsed() {
         let dropped = Dropped { lost: 1, queue: 2, refused: 3 };
         assert_eq!(Dropped::parse(&format!("{dropped}\n")), Some(dropped));
         assert_eq!(Dropped::parse(""), None);
     }
 
     #[test]
-    fn a_run_has_equal_lengths_and_ends_with_a_shorter_one() {
+    fn a_run_has_equal_lengths_and_a_shorter_one_ends_it() {
         let marked = |len: usize, ecn| Datagram { bytes: Bytes::from(vec![0; len]), ecn };
         let datagram = |len| marked(len, 0);
         assert!(!fits(&[datagram(10)], &marked(10, 1)));

@@ -1,6 +1,6 @@
-//! QUIC's cryptography without any: for measurements only.
+//! QUIC without cryptography, for measurements only.
 //!
-//! What TLS would carry is exchanged in the clear, each message in one CRYPTO frame:
+//! The messages that TLS would carry are exchanged in the clear, each in one CRYPTO frame:
 //!
 //! ```text
 //!   client                                        server
@@ -10,7 +10,7 @@
 //!     Handshake: one byte              -->
 //! ```
 //!
-//! Packets keep the lengths that they have with an AEAD: there is room for a tag, which is zero.
+//! Packets have the same lengths as with an AEAD: the tag is present and zero.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use quinn_proto::{ConnectError, ConnectionId, Side, TransportError};
 /// Bytes of an AEAD's tag, and of a sample for header protection, with TLS's ciphers.
 const TAG: usize = 16;
 
-/// Every key and configuration: it does nothing.
+/// All keys and configurations; they do nothing.
 #[derive(Clone, Copy)]
 pub(super) struct Plain;
 
@@ -34,7 +34,7 @@ struct PlainSession {
     side: Side,
     params: TransportParameters,
     peer_params: Option<TransportParameters>,
-    /// Messages read so far.
+    /// Number of messages read.
     read: usize,
     /// Calls to `write_handshake` that had something to do.
     written: usize,
@@ -45,7 +45,7 @@ impl PlainSession {
         Box::new(PlainSession { side, params: *params, peer_params: None, read: 0, written: 0 })
     }
 
-    /// The number of the peer's message that holds its parameters.
+    /// The index of the peer's message with its parameters.
     fn params_at(&self) -> usize {
         if self.side.is_client() { 1 } else { 0 }
     }
@@ -89,8 +89,8 @@ impl Session for PlainSession {
     }
 
     fn write_handshake(&mut self, message: &mut Vec<u8>) -> Option<Keys> {
-        // Each step: the messages that must have been read before, what is written, and whether
-        // keys for the next space follow.
+        // Each step: the messages that must have been read before, the message to write, and
+        // whether keys for the next space follow.
         let (after, has_params, is_empty, with_keys) = match (self.side, self.written) {
             (Side::Client, 0) => (0, true, false, false),
             (Side::Client, 1) => (1, false, true, true),
@@ -195,7 +195,7 @@ impl HeaderKey for Plain {
 
 impl HmacKey for Plain {
     fn sign(&self, _: &[u8], signature: &mut [u8]) {
-        // A stateless reset ends with this, and bulk of zeros must not look like one.
+        // A stateless reset ends with this value, and bulk data of zeros must not look like one.
         signature.fill(0xa5);
     }
 

@@ -1,4 +1,5 @@
-//! QUIC's ordinary cryptography: TLS 1.3, with a certificate of the moment that nobody checks.
+//! QUIC's ordinary cryptography: TLS 1.3, with a generated certificate that the client does not
+//! verify.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ pub(super) fn client() -> Result<ClientConfig> {
     Ok(ClientConfig::new(Arc::new(QuicClientConfig::try_from(config)?)))
 }
 
-/// Believes every server: what is measured has one only.
+/// Accepts every server: the test has only one.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

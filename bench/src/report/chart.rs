@@ -1,36 +1,36 @@
-//! Pictures for the page: bars as HTML, so that they fit any width, and curves as SVG.
+//! Charts of the page: bars as HTML, which fit any width, and curves as SVG.
 
 use crate::comparison::Spread;
 use netns::escape;
 
-/// A bar with its name, its spread and its figure.
+/// A bar with its name, spread and figure.
 pub struct Bar<'a> {
-    /// Whose it is; the page colours contenders by their place.
+    /// Index of the contender, which selects the colour.
     pub contender: usize,
     /// Its name.
     pub name: &'a str,
-    /// How long it is.
+    /// The length.
     pub spread: Spread,
-    /// From where to where its line goes, if it has one.
-    pub reach: Option<(f64, f64)>,
-    /// The figure beside it.
+    /// Ends of its line, if it has one.
+    pub range: Option<(f64, f64)>,
+    /// Text of the figure.
     pub text: String,
 }
 
-/// A line may go on for so much more than the most of any turn, and ends there.
+/// A line ends at this multiple of the largest turn.
 const BEYOND: f64 = 1.5;
 
-/// Bars on one scale, from nothing to the most that any turn reached, or any line.
+/// Bars on one scale from zero to the largest turn or the longest line.
 pub fn bars(bars: &[Bar<'_>]) -> String {
     let most = bars.iter().map(|bar| bar.spread.most).filter(|most| most.is_finite());
     let most = most.fold(f64::MIN_POSITIVE, f64::max);
-    let ends = bars.iter().filter_map(|bar| bar.reach).map(|(_, high)| high.min(BEYOND * most));
+    let ends = bars.iter().filter_map(|bar| bar.range).map(|(_, high)| high.min(BEYOND * most));
     let most = ends.fold(most, f64::max);
     let row = |bar: &Bar<'_>| {
         let percent =
             |value: f64| if value.is_finite() { 100.0 * (value / most).min(1.0) } else { 0.0 };
         let median = percent(bar.spread.median);
-        let line = bar.reach.map(|(low, high)| {
+        let line = bar.range.map(|(low, high)| {
             let (left, width) = (percent(low), percent(high) - percent(low));
             format!("<div class=spread style=\"left:{left:.2}%;width:{width:.2}%\"></div>")
         });
@@ -47,7 +47,7 @@ pub fn bars(bars: &[Bar<'_>]) -> String {
     bars.iter().map(row).collect()
 }
 
-/// The picture's size, and the margins that its scales take.
+/// Size of the picture, and the margins for its scales.
 const WIDTH: f64 = 440.0;
 const HEIGHT: f64 = 280.0;
 const LEFT: f64 = 60.0;
@@ -55,12 +55,12 @@ const BOTTOM: f64 = 34.0;
 const TOP: f64 = 8.0;
 const RIGHT: f64 = 24.0;
 
-/// Percentiles that the lower scale names.
+/// Percentiles on the horizontal scale.
 const PERCENTILES: [(f64, &str); 5] =
     [(0.0, "0"), (0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %")];
 
-/// Times by percentile: to the right the rarer, upwards the longer, both in powers of ten. Each
-/// curve is a contender's place and its times, the shortest first.
+/// Times by percentile, both in powers of ten. Each curve is a contender's index and its sorted
+/// times.
 pub fn latencies(curves: &[(usize, Vec<f64>)]) -> String {
     let all = || curves.iter().flat_map(|(_, times)| times).copied().filter(|time| *time > 0.0);
     let least = all().fold(f64::INFINITY, f64::min);
@@ -111,7 +111,7 @@ mod tests {
             contender,
             name: "<x>",
             spread: Spread::of(values.to_vec()),
-            reach: (values.len() > 1).then_some((values[0], values[values.len() - 1])),
+            range: (values.len() > 1).then_some((values[0], values[values.len() - 1])),
             text: "1".to_owned(),
         };
         let html = bars(&[bar(0, &[4.0, 5.0, 10.0]), bar(1, &[f64::NAN])]);
@@ -126,7 +126,7 @@ mod tests {
     fn a_line_that_goes_far_beyond_every_turn_is_cut_short() {
         let spread = Spread::of(vec![4.0, 5.0, 10.0]);
         let (name, text) = ("x", String::new());
-        let html = bars(&[Bar { contender: 0, name, spread, reach: Some((3.0, 99.0)), text }]);
+        let html = bars(&[Bar { contender: 0, name, spread, range: Some((3.0, 99.0)), text }]);
         // The scale ends at 15.
         assert!(html.contains("c0\" style=\"width:33.33%"), "{html}");
         assert!(html.contains("left:20.00%;width:80.00%"), "{html}");
@@ -139,7 +139,7 @@ mod tests {
         assert!(svg.contains("M60.0 246.0L"), "{svg}");
         assert!(svg.contains(" 127.0L"), "{svg}");
         assert!(svg.contains(" 8.0\"/>"), "{svg}");
-        // Each power of ten has a line of its own.
+        // Each power of ten has its own line.
         for line in ["M60 246.0H", "M60 127.0H", "M60 8.0H"] {
             assert_eq!(svg.matches(line).count(), 1, "{line}: {svg}");
         }

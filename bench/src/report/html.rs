@@ -1,8 +1,8 @@
-//! The report as one page of HTML that needs nothing beside itself, light or dark, on any screen.
+//! The report as one self-contained page of HTML, light or dark, for any screen.
 
 use netns::base64;
 
-use super::{FAILED, MEMORY, each_table, figure, heading, left_out, reach, warning};
+use super::{FAILED, MEMORY, each_table, figure, heading, left_out, range, warning};
 use crate::claim::{self, SHARE};
 use crate::comparison::Comparison;
 use crate::flame::Flame;
@@ -11,7 +11,7 @@ use crate::measure::{self, ALL, Measure, PINGS};
 use crate::report::chart::{Bar, bars, latencies};
 use netns::{Table, escape};
 
-/// What is drawn as bars, and under which heading.
+/// The headings and the measures of their bars.
 static SECTIONS: [(&str, &[&Measure]); 9] = {
     use measure::*;
     [
@@ -79,12 +79,12 @@ fn introduction(comparison: &Comparison, seconds: u32) -> String {
     let lines = match rounds {
         ..2 => String::new(),
         2..claim::ROUNDS => {
-            " Lines, and what stands in brackets, reach from the least to the most of all turns."
+            " Lines and the figures in brackets range from the least to the most of all turns."
                 .to_owned()
         }
         _ => format!(
-            " Lines, and what stands in brackets, claim where a second run's medians lie: of one with \
-             as many rounds, on the same machine, {SHARE} in 100 do."
+            " Lines and the figures in brackets are intervals: {SHARE} of 100 medians of a second run with \
+             as many rounds on the same machine lie within."
         ),
     };
     let mut text = format!(
@@ -110,7 +110,7 @@ fn introduction(comparison: &Comparison, seconds: u32) -> String {
     text
 }
 
-/// What the tables leave out.
+/// Figures that the tables omit.
 fn fine(comparison: &Comparison) -> String {
     let is_shown = |one: &&Measure| one.is_fine() && comparison.has(one);
     let measures: Vec<&Measure> = ALL.iter().copied().filter(is_shown).collect();
@@ -129,7 +129,7 @@ fn fine(comparison: &Comparison) -> String {
     format!("<details><summary>All counters</summary><div class=wide>{table}</div></details>\n")
 }
 
-/// Each flame graph as a document of its own, so that its names and its script are its own.
+/// Each flame graph as its own document, so that names and scripts do not collide.
 fn flames(comparison: &Comparison) -> String {
     let picture = |flame: &Flame| {
         let (title, svg) = (escape(&flame.title), base64(flame.svg.as_bytes()));
@@ -151,9 +151,9 @@ fn section(comparison: &Comparison, heading: &str, measures: &[&Measure]) -> Str
     let chart = |measure: &&Measure| {
         let bar = |contender: usize| {
             let spread = comparison.of(contender, measure);
-            let (text, reach) = (figure(measure, &spread), reach(&spread, measure.digits));
+            let (text, range) = (figure(measure, &spread), range(&spread, measure.digits));
             let name = comparison.contenders[contender].name.as_str();
-            Bar { contender, name, spread, reach, text }
+            Bar { contender, name, spread, range, text }
         };
         let rows: Vec<Bar<'_>> = (0..comparison.contenders.len()).map(bar).collect();
         let title = format!("{}, {}", measure.title.trim(), measure.unit);

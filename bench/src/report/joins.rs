@@ -1,4 +1,4 @@
-//! What many joins took, of all turns together: half of them, and all but one in twenty.
+//! Times of all joins of all turns: median and 95th percentile.
 
 use serde_json::{Map, Value, json};
 
@@ -6,10 +6,10 @@ use crate::comparison::Comparison;
 use crate::measure::JOINS;
 use netns::Table;
 
-/// The parts of all joins that a column stands for.
+/// The columns.
 const PARTS: [(&str, f64); 2] = [("p50", 0.5), ("p95", 0.95)];
 
-/// A row for each pair of boxes; nothing where nobody joined.
+/// A row for each pair of NAT boxes; `None` without joins.
 pub fn joins(comparison: &Comparison) -> Option<Table> {
     let names = comparison.contenders.iter().map(|one| one.name.as_str());
     let columns = names.flat_map(|name| PARTS.map(|(part, _)| format!("{name} {part}")));
@@ -35,13 +35,13 @@ pub fn joins(comparison: &Comparison) -> Option<Table> {
     (!is_empty).then_some(table)
 }
 
-/// The same of one contender, by the measures' keys.
+/// The times of one contender, by the measures' keys.
 pub fn json_of(comparison: &Comparison, contender: usize) -> Map<String, Value> {
     let one = |key: &str| (key.to_owned(), json!(comparison.round_trips(contender, key)));
     JOINS.map(|measure| one(measure.key)).into_iter().filter(|(_, all)| all != &json!([])).collect()
 }
 
-/// What so large a part of them stays at or under; not a number without any.
+/// The percentile of sorted values; NaN for an empty slice.
 fn share(sorted: &[f64], part: f64) -> f64 {
     let at = (sorted.len() as f64 * part).ceil() as usize;
     sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
@@ -52,7 +52,7 @@ mod tests {
     use super::share;
 
     #[test]
-    fn of_twenty_the_nineteenth_is_what_all_but_one_stay_under() {
+    fn the_95th_percentile_of_twenty_values_is_the_nineteenth() {
         let twenty: Vec<f64> = (1..=20).map(f64::from).collect();
         assert_eq!([share(&twenty, 0.5), share(&twenty, 0.95)], [10.0, 19.0]);
         assert_eq!(share(&[7.0], 0.95), 7.0);

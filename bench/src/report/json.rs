@@ -1,11 +1,11 @@
-//! All that was measured, for other programs.
+//! All figures for other programs.
 
 use serde_json::{Value, json};
 
 use super::verdict::{Verdict, verdict};
-use super::{bar, joins, words};
-use crate::again::RATIO_DIGITS;
+use super::{bar, bar_text, joins};
 use crate::claim::{Claim, SHARE};
+use crate::claim_check::RATIO_DIGITS;
 use crate::comparison::{Comparison, Rival, Spread};
 use crate::machine::Machine;
 use crate::measure::{ALL, Measure, PINGS};
@@ -19,7 +19,7 @@ pub fn json(comparison: &Comparison) -> Value {
         let ratio = |one: &'static Measure| spread(&comparison.ratio(at, one), RATIO_DIGITS);
         let ratios = measures().map(|one| (one.key.to_owned(), ratio(one)));
         let trips = PINGS.map(|what| (what.to_owned(), json!(comparison.round_trips(at, what))));
-        let lacks = comparison.lacks(at).iter().map(|(test, why)| (test.to_string(), json!(why)));
+        let lacks = comparison.skipped(at).iter().map(|(test, why)| (test.to_string(), json!(why)));
         let one = &comparison.contenders[at];
         let mut contender = json!({
             "name": one.name,
@@ -46,7 +46,7 @@ pub fn json(comparison: &Comparison) -> Value {
     })
 }
 
-/// The first contender beside a peer, by the better one of the peer's settings.
+/// The first contender compared with the better setting of a peer.
 fn peer(comparison: &Comparison, rival: &Rival) -> Value {
     let name = |at: &usize| comparison.contenders[*at].name.as_str();
     let made = ALL.iter().copied().filter(|measure| comparison.has(measure));
@@ -61,7 +61,7 @@ fn peer(comparison: &Comparison, rival: &Rival) -> Value {
         };
         let ratio = comparison.ratio(best, measure).median;
         let value = json!({
-            "beside": name(&best), "ratio": ratio, "bar": words(bar), "met": met,
+            "beside": name(&best), "ratio": ratio, "bar": bar_text(bar), "met": met,
             "verdict": verdict.to_string(),
         });
         Some((measure.key.to_owned(), value))
@@ -75,7 +75,7 @@ fn peer(comparison: &Comparison, rival: &Rival) -> Value {
 
 fn spread(spread: &Spread, digits: usize) -> Value {
     let claim = Claim::of(&spread.values, digits).filter(|_| spread.failed == 0);
-    // What is not a number is null in JSON.
+    // A value that is not a number is null in JSON.
     json!({
         "median": spread.median,
         "least": spread.least,

@@ -1,4 +1,4 @@
-//! The README's figures: three tables in Markdown, with the words around them.
+//! The README's figures: three tables in Markdown with introduction and notes.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use netns::Implementation;
 
 use super::verdict::{Verdict, verdict};
 use super::{FAILED, MEMORY, bar, failures, warning};
-use crate::again::RATIO_DIGITS;
+use crate::claim_check::RATIO_DIGITS;
 use crate::comparison::{Comparison, Rival, Spread};
 use crate::contender::{Carrier, Contender, TAILSCALED};
 use crate::machine::Machine;
@@ -15,51 +15,54 @@ use crate::published::{CONGESTION, ROWS, ROWS_OF_ALL, ROWS_OF_TAILNET, Row};
 use crate::tree::Tree;
 use netns::Table;
 
-/// The README has its figures between these.
+/// Marks around the figures in the README.
 const BEGIN: &str = "<!-- figures -->";
 const END: &str = "<!-- /figures -->";
 
-/// What there is no figure of.
+/// Text of an absent figure.
 const NONE: &str = "–";
 
-/// How the figures were made.
-pub struct Making {
+/// How the figures were measured.
+pub struct RunInfo {
     /// The command.
     pub command: String,
     /// The day, in UTC.
     pub day: String,
-    /// What was measured.
+    /// The measured tree.
     pub tree: Tree,
     /// The length of each measurement, in seconds.
     pub seconds: u32,
-    /// The time of the whole.
+    /// Duration of the whole run.
     pub took: Duration,
 }
 
-/// The whole text that goes between the marks.
-pub fn figures(comparison: &Comparison, making: &Making) -> String {
+/// The text between the marks.
+pub fn figures(comparison: &Comparison, making: &RunInfo) -> String {
     let mut text = introduction(comparison, making);
     let rivals = comparison.rivals();
     let rival = |name: &str| rivals.iter().find(|one| one.name == name);
     if let Some(rival) = rival(Implementation::Tailscale.name()) {
-        text += &format!("\n{}", beside(comparison, rival, &ROWS).markdown());
+        text += &format!("\n{}", comparison_table(comparison, rival, &ROWS).markdown());
     }
     if let Some(rival) = rival(TAILSCALED)
         && comparison.has(&TAILNET_JOIN)
     {
-        let table = beside(comparison, rival, &ROWS_OF_TAILNET).markdown();
+        let table = comparison_table(comparison, rival, &ROWS_OF_TAILNET).markdown();
         text += &format!("\nTwo nodes of a tailnet that headscale runs:\n\n{table}");
     }
     if comparison.contenders.len() > 1 {
-        text += &format!("\nAll contenders of the same run:\n\n{}", all(comparison).markdown());
+        text += &format!(
+            "\nAll contenders of the same run:\n\n{}",
+            table_of_all(comparison).markdown()
+        );
     }
     text += "\n";
     text + &notes(comparison)
 }
 
-/// The README's text with these figures instead of those that it has.
+/// Replaces the figures in the README's text.
 pub fn replace(readme: &str, figures: &str) -> Result<String, String> {
-    let wrong = || format!("it has to have {BEGIN} and then {END}, once each");
+    let wrong = || format!("the file must have {BEGIN} and then {END}, once each");
     let [before, rest] = parts(readme, BEGIN).ok_or_else(wrong)?;
     let [_, after] = parts(rest, END).ok_or_else(wrong)?;
     if before.contains(END) {
@@ -68,14 +71,14 @@ pub fn replace(readme: &str, figures: &str) -> Result<String, String> {
     Ok(format!("{before}{BEGIN}\n{figures}{END}{after}"))
 }
 
-/// What stands before a mark and behind it, if it is there once.
+/// The text before and after a mark that occurs once.
 fn parts<'a>(text: &'a str, mark: &str) -> Option<[&'a str; 2]> {
     let (before, after) = text.split_once(mark)?;
     (!after.contains(mark)).then_some([before, after])
 }
 
-fn introduction(comparison: &Comparison, making: &Making) -> String {
-    let Making { command, day, tree, seconds, took } = making;
+fn introduction(comparison: &Comparison, making: &RunInfo) -> String {
+    let RunInfo { command, day, tree, seconds, took } = making;
     let minutes = took.as_secs_f64() / 60.0;
     let rounds = match comparison.rounds.len() {
         1 => "one round".to_owned(),
@@ -92,32 +95,32 @@ fn introduction(comparison: &Comparison, making: &Making) -> String {
         "`{command}` of commit {} on {day}, in {minutes:.0} minutes, on {} that both ends of the \
          tunnel and the traffic programs share: medians of {rounds}, {seconds} s a measurement. Each \
          round has a turn of every contender, every other round in reverse order. MTU 1420. TCP is \
-         CUBIC where no other name is given. Only ratios mean anything, and they move by a tenth from \
-         run to run: run it on yours.\n",
+         CUBIC where no other name is given. Only ratios are comparable, and they vary by a tenth from \
+         run to run: run it on your machine.\n",
         tree.commit,
         Machine::here(),
     )
 }
 
-/// linerate beside one peer, with ratios and bars.
-fn beside(comparison: &Comparison, rival: &Rival, rows: &'static [Row]) -> Table {
+/// linerate compared with one peer, with ratios and bars.
+fn comparison_table(comparison: &Comparison, rival: &Rival, rows: &'static [Row]) -> Table {
     let own = comparison.contenders[0].name.as_str();
     let mut table = Table::new(["", own, &rival.name, "ratio, pair by pair", "bar"]);
     for row in rows.iter().filter(|row| row.measures.iter().any(|one| comparison.has(one))) {
-        let of = |cell: &dyn Fn(&'static Measure) -> String| joined(row.measures, cell);
+        let of = |cell: &dyn Fn(&'static Measure) -> String| join_cells(row.measures, cell);
         table.row([
             title(comparison, row),
             of(&|one| figure(one, &comparison.of(0, one))),
             of(&|one| of_peer(comparison, rival, one)),
             of(&|one| ratio(comparison, comparison.best(rival, one), one)),
-            of(&|one| judged(comparison, rival, one)),
+            of(&|one| verdict_text(comparison, rival, one)),
         ]);
     }
     table
 }
 
 /// A column for each contender, and linerate's ratio to the best of the others.
-fn all(comparison: &Comparison) -> Table {
+fn table_of_all(comparison: &Comparison) -> Table {
     let names = comparison.contenders.iter().map(|one| one.name.as_str());
     let mut table = Table::new([""].into_iter().chain(names).chain(["ratio to the best other"]));
     let is_made = |row: &&Row| row.measures.iter().any(|one| comparison.has(one));
@@ -126,7 +129,7 @@ fn all(comparison: &Comparison) -> Table {
             let figures = (0..comparison.contenders.len())
                 .map(|one| figure(measure, &comparison.of(one, measure)));
             let cells = [title(comparison, row)].into_iter().chain(figures);
-            table.row(cells.chain([beside_best(comparison, measure)]));
+            table.row(cells.chain([ratio_to_best(comparison, measure)]));
         }
     }
     table
@@ -138,8 +141,8 @@ fn title(comparison: &Comparison, row: &Row) -> String {
     row.title.replace(CONGESTION, congestion.unwrap_or("CUBIC"))
 }
 
-/// The cells of a row's figures as one: what they have in common only once.
-fn joined(
+/// Joins the cells of a row's figures; common text appears once.
+fn join_cells(
     measures: &'static [&'static Measure],
     cell: &dyn Fn(&'static Measure) -> String,
 ) -> String {
@@ -162,7 +165,7 @@ fn figure(measure: &Measure, spread: &Spread) -> String {
     }
 }
 
-/// The figure of a peer's better setting, which is named.
+/// The figure of a peer's better setting, with its name.
 fn of_peer(comparison: &Comparison, rival: &Rival, measure: &'static Measure) -> String {
     let best = comparison.best(rival, measure);
     let text = figure(measure, &comparison.of(best, measure));
@@ -181,7 +184,7 @@ fn ratio(comparison: &Comparison, other: usize, measure: &Measure) -> String {
     }
 }
 
-fn judged(comparison: &Comparison, rival: &Rival, measure: &'static Measure) -> String {
+fn verdict_text(comparison: &Comparison, rival: &Rival, measure: &'static Measure) -> String {
     let Some(bar) = bar(comparison, rival.members[0], measure) else { return NONE.to_owned() };
     let words = match bar {
         Bar::AtLeast(least) => format!("at least {least}"),
@@ -194,8 +197,8 @@ fn judged(comparison: &Comparison, rival: &Rival, measure: &'static Measure) -> 
     }
 }
 
-/// The ratio to the contender that does best of all others, and its name.
-fn beside_best(comparison: &Comparison, measure: &'static Measure) -> String {
+/// The ratio to the best of all other contenders, and its name.
+fn ratio_to_best(comparison: &Comparison, measure: &'static Measure) -> String {
     let is_tunnel = |one: &usize| comparison.contenders[*one].carrier != Carrier::Bare;
     let members = (1..comparison.contenders.len()).filter(is_tunnel).collect();
     let others = Rival { name: String::new(), members };
@@ -223,7 +226,7 @@ fn notes(comparison: &Comparison) -> String {
     lines.push(format!("Versions: {}.", versions.join("; ")));
     let missing = &comparison.missing;
     lines.extend(missing.iter().map(|one| format!("Not measured: {} {}.", one.name, one.why)));
-    let lacks = comparison.lacks(0).iter();
+    let lacks = comparison.skipped(0).iter();
     lines.extend(lacks.map(|(test, why)| format!("Not measured: {test}: {why}.")));
     lines.extend(failures(comparison));
     lines.extend(warning(comparison));
@@ -236,16 +239,16 @@ mod tests {
 
     use netns::Implementation;
 
-    use super::{BEGIN, END, Making, figures, replace};
+    use super::{BEGIN, END, RunInfo, figures, replace};
     use crate::comparison::Comparison;
     use crate::contender::{Carrier, Contender, Missing, Setting};
     use crate::measure::{BUSY_P50, BUSY_P99, Measure, TCP_66_LOSS, TCP_BACK, TCP_FORTH};
     use crate::readings::Readings;
     use crate::tree::Tree;
 
-    fn making(faults: &[&str]) -> Making {
+    fn making(faults: &[&str]) -> RunInfo {
         let faults = faults.iter().map(|one| one.to_string()).collect();
-        Making {
+        RunInfo {
             command: "make readme-table".to_owned(),
             day: "2026-11-22".to_owned(),
             tree: Tree { commit: "0123456789ab".to_owned(), faults },
@@ -287,20 +290,20 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_bar_stands_in_the_table_as_missed() {
+    fn a_missed_bar_is_shown_as_missed() {
         let text = figures(&comparison(), &making(&[]));
         let has = |line: &str| assert!(text.lines().any(|one| one == line), "{line}\n{text}");
         has("|  | linerate | tailscale-wireguard-go | ratio, pair by pair | bar |");
         has("| TCP, 1 stream, forth / back, Gbit/s | 6.00 / 5.00 | 3.00 (4x) / 4.00 (1x) | \
              2.00 / 1.25 | at least 1.3: met / at least 1.3: **missed** |");
-        has("| ping beside full TCP, p50 / p99, ms | 1.00 / 4.00 | – / 8.00 (4x) | – / 0.50 | \
+        has("| ping during full TCP, p50 / p99, ms | 1.00 / 4.00 | – / 8.00 (4x) | – / 0.50 | \
              – / at most 0.35: **missed** |");
         has("| TCP over 66 ms with 0.01 % lost, BBR, Gbit/s | 1.000 | 1.000 (1x) | 1.00 | – |");
         assert!(!text.contains("VXLAN in the tunnel"), "it was not measured: {text}");
     }
 
     #[test]
-    fn every_contender_of_the_run_stands_beside_the_best_of_them() {
+    fn every_contender_has_a_column_and_the_best_is_named() {
         let text = figures(&comparison(), &making(&[]));
         let has = |line: &str| assert!(text.lines().any(|one| one == line), "{line}\n{text}");
         has("|  | linerate | peer-1x | peer-4x | slow | ratio to the best other |");
@@ -310,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_turns_are_told_and_lost() {
+    fn failed_turns_are_shown_and_count_as_losses() {
         let mut comparison = comparison();
         let mut failed = Readings::default();
         failed.begin("tcp");
@@ -326,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commit_and_what_is_not_of_it_are_named() {
+    fn the_commit_and_uncommitted_files_are_named() {
         let text = figures(&comparison(), &making(&[]));
         assert!(text.starts_with("`make readme-table` of commit 0123456789ab on 2026-11-22"));
         assert!(text.contains("in 25 minutes") && text.contains("medians of one round,"));

@@ -1,4 +1,4 @@
-//! Whether a bar is met, or why nothing can be said.
+//! Whether a bar is met, or why that is unknown.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use crate::comparison::{Comparison, Rival};
 use crate::measure::{Bar, Measure};
 use crate::suite::Test;
 
-/// What became of a bar.
+/// Result for a bar.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
     Met,
     Missed,
-    /// One of the two has no figure; why.
+    /// One of the two lacks a figure; the reason.
     NotMeasured(String),
 }
 
@@ -45,18 +45,18 @@ pub(super) fn verdict(
     }
 }
 
-/// Why a peer has no figure, if it has none.
+/// Why a peer has no figure; `None` if it has one.
 fn unmeasured(comparison: &Comparison, peer: usize, measure: &Measure) -> Option<String> {
     if comparison.has_figure(peer, measure) {
         return None;
     }
     if comparison.of(peer, measure).is_lost() {
-        return Some("each turn of it failed".to_owned());
+        return Some("each of its turns failed".to_owned());
     }
     let test = comparison.test_of(measure);
-    let beside = test.and_then(Test::named).and_then(Test::beside);
+    let yardstick = test.and_then(Test::named).and_then(Test::yardstick);
     let is_there = |name| comparison.contenders.iter().any(|one| one.name == name);
-    if let Some(name) = beside.filter(|name| !is_there(*name)) {
+    if let Some(name) = yardstick.filter(|name| !is_there(*name)) {
         let missing = comparison.missing.iter().find(|one| one.name == name);
         let why = missing.map_or("is not part of this run", |one| one.why);
         return Some(format!("{name} {why}"));
@@ -64,15 +64,15 @@ fn unmeasured(comparison: &Comparison, peer: usize, measure: &Measure) -> Option
     Some(lack(comparison, peer, test).unwrap_or("it is not part of this test").to_owned())
 }
 
-/// Why the first contender has no figure, unless it failed, which is a loss.
+/// Why the first contender has no figure; `None` if it has one or failed, which is a loss.
 fn own_absence(comparison: &Comparison, measure: &Measure) -> Option<String> {
     let is_there = comparison.has_figure(0, measure) || comparison.of(0, measure).is_lost();
-    let why = || lack(comparison, 0, comparison.test_of(measure)).unwrap_or("no figure of its own");
+    let why = || lack(comparison, 0, comparison.test_of(measure)).unwrap_or("it has no figure");
     (!is_there).then(|| why().to_owned())
 }
 
 fn lack(comparison: &Comparison, contender: usize, test: Option<&str>) -> Option<&'static str> {
-    let lacks = comparison.lacks(contender).iter();
+    let lacks = comparison.skipped(contender).iter();
     lacks.copied().find(|(name, _)| Some(*name) == test).map(|(_, why)| why)
 }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_met_or_missed_where_both_have_figures() {
+    fn a_bar_is_met_or_missed_if_both_have_figures() {
         let judge = |own, peer| {
             let turn = |figure| turn("tcp", &TCP_FORTH, figure);
             judge(vec![turn(own), turn(peer)], Vec::new(), &TCP_FORTH)
@@ -117,13 +117,13 @@ mod tests {
         assert_eq!(judge(Some(2.0), Some(1.0)), Verdict::Met);
         assert_eq!(judge(Some(1.1), Some(1.0)), Verdict::Missed);
         assert_eq!(judge(None, Some(1.0)), Verdict::Missed, "a failed turn is a loss");
-        assert_eq!(judge(Some(1.0), None), not_measured("each turn of it failed"));
+        assert_eq!(judge(Some(1.0), None), not_measured("each of its turns failed"));
     }
 
     #[test]
-    fn a_bar_whose_peer_is_not_there_is_not_missed() {
+    fn a_bar_of_an_absent_peer_is_not_measured() {
         let mut lacking = Readings::default();
-        lacking.push_lack("proxy", "it has no userspace networking");
+        lacking.push_skipped("proxy", "it has no userspace networking");
         let round = || vec![turn("proxy", &NAMESPACE_IN, Some(4.0)), lacking.clone()];
         let missing = Missing { name: "tailscaled".to_owned(), why: "is not built" };
         let verdict = judge(round(), vec![missing], &NAMESPACE_IN);

@@ -1,22 +1,22 @@
-//! TCP at the distances of real paths. What a tunnel reorders or drops costs little at the round
-//! trip of a cable, and most of the rate here.
+//! TCP over the round trips of real paths, where reordering and loss of a tunnel cost most of the
+//! rate; over a cable they cost little.
 
 use netns::{Host, Iperf};
 
 use super::Turn;
 use crate::measure::{Measure, TCP_20, TCP_20_LOSS, TCP_66_LOSS};
 
-/// A stream needs so much longer than over a cable to find its rate, in seconds.
+/// Additional seconds that a stream needs to reach its rate.
 const LONGER: u32 = 2;
 
-/// What a brief stream carries, in few round trips.
+/// Bytes of a brief stream, which needs few round trips.
 const BRIEF_BYTES: u64 = 256 << 10;
 
-/// Buffers of TCP, in bytes: at 66 ms the default of 6 MB would be the limit.
+/// Buffers of TCP, in bytes. The default of 6 MB would be the limit at 66 ms.
 const BUFFERS: &str = "4096 131072 67108864";
 
-/// Has a host's kernel send with BBR, as CUBIC would tell the loss of the link alone; with CUBIC
-/// where it has no BBR. What it sends with.
+/// Sets a host's congestion control to BBR if available, because the rate of CUBIC would depend
+/// only on the loss of the link. Returns the one in use.
 pub(super) fn send_through_loss(host: &Host) -> String {
     const CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
     host.attempt(format!("echo bbr >{CONTROL}"));
@@ -38,7 +38,7 @@ impl Turn<'_> {
             if let Some(link) = &mut self.ends.link {
                 link.reshape(shape);
             }
-            self.ends.meet();
+            self.ends.wait_until_connected();
             if shape.contains("loss") {
                 send_through_loss(&self.server);
                 let control = send_through_loss(&self.client);

@@ -6,10 +6,10 @@
 //!              10.11.0.1 |                        | 10.12.0.1
 //! ```
 //!
-//! What the hosts send arrives at eth1 in super-packets, as from a machine or a container on the
-//! same host. From a wire comes one packet after the other. A NIC's GRO makes super-packets of
-//! TCP by itself, of UDP only with rx-udp-gro-forwarding (Linux 6.2): so QUIC is also sent as over a
-//! wire, and the receiving device told to coalesce it, and not to.
+//! The hosts' packets arrive at eth1 in super-packets, as from a virtual machine or a container on
+//! the same host. From a wire, single packets arrive: a NIC's GRO coalesces TCP by itself, but UDP
+//! only with rx-udp-gro-forwarding (Linux 6.2). So QUIC is also sent as over a wire, with that
+//! setting of the receiving device on and off.
 
 use netns::{Host, address, cable, forward};
 
@@ -20,13 +20,13 @@ use crate::measure::{
     FORWARD_WIRE_DOWN_OFF, FORWARD_WIRE_UP, FORWARD_WIRE_UP_GAIN, FORWARD_WIRE_UP_OFF, Measure,
 };
 
-/// Behind the left end and behind the right one.
+/// Networks behind the left end and the right end.
 const NETWORKS: [&str; 2] = ["10.11.0", "10.12.0"];
 
-/// A way of QUIC over a wire: with rx-udp-gro-forwarding, without, and the one by the other.
-type Way = (&'static str, [&'static Measure; 3]);
+/// A direction of QUIC over a wire: with rx-udp-gro-forwarding, without, and the ratio.
+type Direction = (&'static str, [&'static Measure; 3]);
 
-const WAYS: [Way; 2] = [
+const DIRECTIONS: [Direction; 2] = [
     ("down", [&FORWARD_WIRE_DOWN, &FORWARD_WIRE_DOWN_OFF, &FORWARD_WIRE_DOWN_GAIN]),
     ("up", [&FORWARD_WIRE_UP, &FORWARD_WIRE_UP_OFF, &FORWARD_WIRE_UP_GAIN]),
 ];
@@ -51,7 +51,7 @@ impl Turn<'_> {
             self.quic_way(measure, way, "plain");
         }
         self.send_as_over_a_wire();
-        for (way, [with, without, gain]) in WAYS {
+        for (way, [with, without, gain]) in DIRECTIONS {
             self.coalesce("off");
             self.quic_way(without, way, "plain");
             self.coalesce("on");
@@ -61,8 +61,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Has the kernel segment what the hosts send before it is on their cables, and coalesce by its
-    /// GRO what comes out of them.
+    /// Segments the hosts' packets before the cable, and coalesces them by GRO behind it.
     fn send_as_over_a_wire(&self) {
         for host in [&self.client, &self.server] {
             host.run("ethtool -K eth0 tx-udp-segmentation off");
@@ -79,7 +78,7 @@ impl Turn<'_> {
     }
 }
 
-/// A host with only this end's host beside it, which forwards for it.
+/// A host that is connected only to this end's host, which forwards for it.
 fn host_behind(end: &End, name: &str, network: &str) -> Host {
     let host = Host::new(name);
     cable(&host, "eth0", &end.host, "eth1", 1500);

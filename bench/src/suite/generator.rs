@@ -1,4 +1,4 @@
-//! This program as a generator inside a host: the servers, which end with their stdin.
+//! This program as a server inside a host; it ends with its stdin.
 
 use std::env;
 use std::io::Read;
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use netns::{Host, eventually};
 
-/// Within this a program that the bench starts has its socket.
+/// Time in which a started program opens its socket.
 const SOON: Duration = Duration::from_secs(5);
 
-/// This program, which is its own generators.
+/// The path of this program.
 pub(super) fn generator() -> PathBuf {
     env::current_exe().expect("a running program has a file")
 }
 
-/// A server of a generator, which ends with its stdin.
+/// A running generator that ends with its stdin.
 pub(super) struct Server(Child);
 
 impl Server {
@@ -40,11 +40,11 @@ impl Server {
 }
 
 impl Server {
-    /// Ends it, for its last words.
+    /// Ends it and returns its output.
     pub fn finish(mut self) -> String {
         drop(self.0.stdin.take());
         let mut words = String::new();
-        // Without any it was silent.
+        // Without stdout there is no output.
         let _ = self.0.stdout.take().map(|mut stdout| stdout.read_to_string(&mut words));
         words
     }
@@ -53,7 +53,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // It has nothing left to do; a failure to wait leaves it to the host's end.
+        // The process is idle. If waiting fails, it ends with the host.
         let _ = self.0.wait();
     }
 }

@@ -1,6 +1,6 @@
-//! TCP over a path of jumbo frames, and beside it over the same cable with the usual MTU. The
-//! cable carries frame by frame as a wire does, and the receiving NIC's GRO coalesces them: one
-//! that hands on super-packets as they are would hide what a frame costs.
+//! TCP over a path of jumbo frames, and over the same cable with the usual MTU. The cable carries
+//! single frames as a wire does, and the receiving NIC's GRO coalesces them: passing on
+//! super-packets would hide the cost of a frame.
 
 use netns::INTERFACE;
 
@@ -8,10 +8,10 @@ use super::Turn;
 use super::topology::Ends;
 use crate::measure::{TCP_JUMBO, TCP_JUMBO_GAIN, TCP_USUAL};
 
-/// Frames that NICs carry at most, as a rule.
+/// The largest frame of most NICs.
 const FRAME: u32 = 9000;
 
-/// What a tunnel adds to a packet, by IPv6.
+/// What a tunnel over IPv6 adds to a packet.
 const OVERHEAD: u32 = 80;
 
 impl Turn<'_> {

@@ -1,13 +1,13 @@
-//! Whether the machine has other work: looked at while the bench itself does nothing.
+//! Measures other load of the machine while the bench itself is idle.
 
 use std::fs;
 use std::thread;
 use std::time::Duration;
 
-/// Long enough to see a program that runs now and then.
+/// Long enough to notice a program that runs now and then.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Processor time of all cores that is used now, in percent.
+/// Current processor time of all cores, in percent.
 pub(super) fn sample() -> f64 {
     let before = Ticks::read();
     thread::sleep(LOOK);
@@ -46,7 +46,7 @@ mod tests {
     use super::Ticks;
 
     #[test]
-    fn idle_and_waiting_for_disks_are_not_busy() {
+    fn idle_and_iowait_are_not_busy() {
         let before = Ticks::parse("cpu  10 0 0 100 0 0 0 0 7 7\ncpu0 1 1 1 1\n");
         let after = Ticks::parse("cpu  20 5 5 150 10 0 10 10 9 9\ncpu0 1 1 1 1\n");
         assert_eq!(after.busy_since(before), 40.0);

@@ -1,12 +1,12 @@
-//! Two members of a tailnet behind boxes of real rules, both of linerate or both of tailscaled: how
-//! soon they meet, and what changes cost.
+//! Two members of a tailnet behind NAT boxes with real rules, both of linerate or both of
+//! tailscaled: the time until they connect, and the cost of changes.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
 use netns::{
     Family, Iperf, Member, MemberKind, MemberProgram, Nat, Path, Pinging, Stopwatch, Tailnet,
-    Uplink, deafen, hears,
+    Uplink, accept_udp, drop_udp,
 };
 
 use super::tailnet::{RELAY_PORT, program};
@@ -19,27 +19,26 @@ use crate::measure::{
 };
 use crate::readings::Readings;
 
-/// Within this a peer answers, and those go directly that always do.
+/// Time in which a peer answers, and in which pairs become direct that always do.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Within this one goes directly, if ever: twice what tailscaled takes.
+/// Time in which a pair becomes direct, if ever: twice what tailscaled takes.
 const UNTIL_DIRECT: Duration = Duration::from_secs(11);
 
-/// Joins of each pair a turn: with the usual five rounds that is 20, and all of both contenders take
-/// less than half an hour.
+/// Joins of each pair a turn. With the usual five rounds that is 20, and both contenders together
+/// take less than half an hour.
 const JOINS: usize = 4;
 
-/// Within this a member has found another way.
+/// Time in which a member finds another path.
 const LONG: Duration = Duration::from_secs(90);
 
-/// Between two requests of a ping that is to be answered soon, and of one that goes on.
+/// Interval of pings.
 const OFTEN: Duration = Duration::from_millis(10);
 
-/// Replies before and after what is looked at.
+/// Replies before and after a change.
 const SOME: usize = 100;
 
-/// Two boxes, and what is measured behind them: until the first answer, and until it goes directly
-/// both ways.
+/// Two boxes, and the measures behind them: until the first answer, and until both send directly.
 type Pair = ([Nat; 2], &'static Measure, Option<&'static Measure>);
 
 const PAIRS: [Pair; 4] = [
@@ -52,18 +51,18 @@ const PAIRS: [Pair; 4] = [
 /// Measures a contender.
 ///
 /// # Panics
-/// When members do not join or meet; what was read until then stays.
+/// If members do not join or connect. Earlier readings remain.
 pub(super) fn run(
     contender: &Contender,
     plan: &Plan,
     readings: &RefCell<Readings>,
-    tell: &dyn Fn(News<'_>),
+    notify: &dyn Fn(News<'_>),
 ) {
     let program = program(contender);
     let tailnet = Tailnet::start().expect("the test is left out where a program is missing");
     let note = |measure: &'static Measure, figure: f64| {
         if plan.wants(measure) {
-            tell(News::Figure(measure, figure));
+            notify(News::Figure(measure, figure));
             readings.borrow_mut().push(measure, figure);
         }
     };
@@ -71,14 +70,14 @@ pub(super) fn run(
     for &(nats, first, direct) in pairs {
         let times = join_again(&tailnet, &program, nats, joins, direct.is_some());
         for (measure, times) in [Some(first), direct].into_iter().flatten().zip(times) {
-            if let Some(middle) = middle(&times) {
+            if let Some(middle) = median_of(&times) {
                 note(measure, middle);
                 readings.borrow_mut().push_round_trips(measure.key, times);
             }
         }
     }
     let (members, _) = join(&tailnet, &program, [Uplink::Switch; 2]);
-    assert!(becomes_direct(&members, PATIENCE), "on one switch they go directly");
+    assert!(becomes_direct(&members, PATIENCE), "the path on one switch is direct");
     let gap = gap_of(&members, || {
         members[0].host.run(
             "ip address flush dev eth0 scope global && ip address add 10.1.0.77/24 dev eth0 && \
@@ -91,13 +90,13 @@ pub(super) fn run(
         return;
     }
     let (members, _) = join(&tailnet, &program, [Uplink::Behind(Nat::PortRestricted); 2]);
-    assert!(becomes_direct(&members, PATIENCE), "behind such boxes they go directly");
-    note(&NAT_CUT, gap_of(&members, || members.iter().for_each(|member| deafen(&member.host))));
+    assert!(becomes_direct(&members, PATIENCE), "the path behind such boxes is direct");
+    note(&NAT_CUT, gap_of(&members, || members.iter().for_each(|member| drop_udp(&member.host))));
     let pinging = pings(&members);
-    pinging.goes_on(SOME, LONG);
-    members.iter().for_each(|member| hears(&member.host));
+    pinging.wait_for_replies(SOME, LONG);
+    members.iter().for_each(|member| accept_udp(&member.host));
     if becomes_direct(&members, LONG) {
-        pinging.goes_on(SOME, LONG);
+        pinging.wait_for_replies(SOME, LONG);
         let pings = pinging.finish();
         note(&NAT_LOST, f64::from(pings.sent - pings.received));
     }
@@ -107,8 +106,8 @@ pub(super) fn run(
     note(&NAT_PEER_RELAY_TCP, carried[1]);
 }
 
-/// What so many joins beside the same node took, in seconds: until the first answer, and until both
-/// send directly, where they did.
+/// Times of joins with the same first node, in seconds: until the first answer, and until both send
+/// directly, if they do.
 fn join_again(
     tailnet: &Tailnet,
     program: &MemberProgram,
@@ -125,7 +124,7 @@ fn join_again(
     for _ in 0..joins {
         let (members, watch) = ([left, join("right", there)], Stopwatch::start());
         let pinging = pings(&members);
-        pinging.goes_on(1, PATIENCE);
+        pinging.wait_for_replies(1, PATIENCE);
         times[0].push(watch.elapsed().as_secs_f64());
         if direct && becomes_direct(&members, UNTIL_DIRECT) {
             times[1].push(watch.elapsed().as_secs_f64());
@@ -136,33 +135,32 @@ fn join_again(
     times
 }
 
-/// The middle one; nothing without any.
-fn middle(times: &[f64]) -> Option<f64> {
+/// The median; `None` if empty.
+fn median_of(times: &[f64]) -> Option<f64> {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
 }
 
-/// What TCP carries between two linerates, in Gbit/s: directly, and where they do not reach each
-/// other, by a node of the contender's that relays.
+/// TCP between two linerates, in Gbit/s: direct, and through a relay node of the contender.
 fn carry(tailnet: &Tailnet, program: &MemberProgram, seconds: u32) -> [f64; 2] {
     let (members, _) =
         join(tailnet, &MemberKind::Linerate.into(), [Uplink::Behind(Nat::PortRestricted); 2]);
-    assert!(becomes_direct(&members, PATIENCE), "behind such boxes they go directly");
+    assert!(becomes_direct(&members, PATIENCE), "the path behind such boxes is direct");
     let [left, right] = &members;
     let address = right.addresses.of(Family::V4);
     let iperf = Iperf { client: &left.host, server: &right.host, address, seconds, options: "" };
     let directly = iperf.run().gbps();
     let relay = Member::join(tailnet, tailnet.host("relay", Uplink::Switch), program.clone(), "");
-    relay.relays_at(RELAY_PORT);
+    relay.set_relay_port(RELAY_PORT);
     tailnet.coordinator.allow_relay(relay.addresses.of(Family::V4));
-    tailnet.part_boxes();
-    left.becomes_relayed(right, "");
-    right.becomes_relayed(left, "");
+    tailnet.block_between_boxes();
+    left.wait_until_relayed(right, "");
+    right.wait_until_relayed(left, "");
     [directly, iperf.run().gbps()]
 }
 
-/// Joins both; the time is since the second one is connected.
+/// Joins both. The time starts when the second one is connected.
 fn join(
     tailnet: &Tailnet,
     program: &MemberProgram,
@@ -176,14 +174,14 @@ fn join(
     (members, Stopwatch::start())
 }
 
-/// A ping from the one that joined last.
+/// A ping from the second member.
 fn pings([left, right]: &[Member; 2]) -> Pinging {
     let interval = OFTEN.as_secs_f64();
     let target = format!("-i {interval} {}", left.addresses.of(Family::V4));
     Pinging::start(&right.host, "first", &target)
 }
 
-/// Waits until both send directly. Whether they do.
+/// Waits until both send directly. Returns whether they do.
 fn becomes_direct([left, right]: &[Member; 2], patience: Duration) -> bool {
     let watch = Stopwatch::start();
     let is_direct = |from: &Member, to| matches!(from.path_to(to), Path::Direct(_));
@@ -196,13 +194,13 @@ fn becomes_direct([left, right]: &[Member; 2], patience: Duration) -> bool {
     false
 }
 
-/// For how many seconds nothing was answered, at most, where something changes.
+/// The longest time without an answer, in seconds, during a change.
 fn gap_of(members: &[Member; 2], change: impl FnOnce()) -> f64 {
     let pinging = pings(members);
-    pinging.goes_on(SOME, PATIENCE);
+    pinging.wait_for_replies(SOME, PATIENCE);
     change();
-    // What was on its way is answered still.
+    // Waits for answers in flight.
     std::thread::sleep(OFTEN * 10);
-    pinging.goes_on(SOME, LONG);
+    pinging.wait_for_replies(SOME, LONG);
     pinging.finish().longest_gap(OFTEN).as_secs_f64()
 }

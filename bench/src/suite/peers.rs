@@ -1,5 +1,5 @@
-//! One more peer and one more: what the right end's finding costs the left one, which has 1, 10, 100
-//! and 1000 of them, and what it keeps for those that are idle.
+//! The cost of many peers: the left end has 1, 10, 100 and 1000, and the right end is the last of
+//! them; and the memory of idle peers.
 
 use netns::INTERFACE;
 
@@ -15,7 +15,7 @@ impl Turn<'_> {
         steps.retain(|(_, count)| !self.plan.is_brief || [1, 10].contains(count));
         for (measure, count) in steps {
             self.crowd(count - 1);
-            self.ends.meet();
+            self.ends.wait_until_connected();
             let rate = self.stream("");
             self.note(measure, rate.gbps());
             memory.push(self.ends.left.private_memory());
@@ -27,7 +27,7 @@ impl Turn<'_> {
         self.note(&MEMORY_IDLE_1000, idle / 1e3);
     }
 
-    /// Gives the left end so many peers that nobody is, and the right end behind them.
+    /// Adds peers that do not exist to the left end, and then the right end.
     fn crowd(&self, count: usize) {
         let (left, right) = (&self.ends.left, &self.ends.right);
         let key = right.key.as_ref().map_or("", |key| &key.public);

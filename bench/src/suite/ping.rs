@@ -11,17 +11,17 @@ use crate::measure::{
     PINGS,
 };
 
-/// Echo requests of an idle measurement: the 99.9th percentile wants a thousand.
+/// Echo requests of an idle measurement; the 99.9th percentile needs a thousand.
 const IDLE: &str = "-c 1000 -i 0.003";
 const IDLE_BRIEF: &str = "-c 20 -i 0.003";
 
-/// Echo requests a second beside a full stream, and for how much longer than other tests: the
-/// 99.9th percentile wants a thousand of them.
+/// Echo requests a second during a full stream, and the additional seconds for them; the 99.9th
+/// percentile needs a thousand requests.
 const A_SECOND: u32 = 200;
 const LONGER: u32 = 2;
 const COUNT_BRIEF: u32 = 50;
 
-/// The stream is alone for so long before and after the pings: slow start is over.
+/// Time of the stream before the first and after the last ping, so that slow start is over.
 const ALONE: Duration = Duration::from_millis(500);
 
 impl Turn<'_> {
@@ -33,7 +33,7 @@ impl Turn<'_> {
         self.note_percentiles(&idle, &parts);
         self.readings.borrow_mut().push_round_trips(PINGS[0], idle.times);
 
-        let (busy, rate) = self.ping_beside_tcp();
+        let (busy, rate) = self.ping_during_tcp();
         let parts: [(&'static Measure, f64); 3] =
             [(&BUSY_P50, 0.5), (&BUSY_P99, 0.99), (&BUSY_P999, 0.999)];
         self.note_percentiles(&busy, &parts);
@@ -42,8 +42,9 @@ impl Turn<'_> {
         self.readings.borrow_mut().push_round_trips(PINGS[1], busy.times);
     }
 
-    /// Pings while a stream runs before, beside and after them; and the stream's Gbit/s.
-    fn ping_beside_tcp(&self) -> (Ping, f64) {
+    /// Pings while a stream runs, and the stream's Gbit/s. The stream starts before and ends after
+    /// the pings.
+    fn ping_during_tcp(&self) -> (Ping, f64) {
         let seconds = self.plan.seconds + LONGER;
         let mut iperf = self.iperf("");
         iperf.seconds = seconds + 2 * ALONE.as_millis().div_ceil(1000) as u32;

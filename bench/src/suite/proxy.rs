@@ -1,12 +1,12 @@
-//! Userspace networking: linerate's proxy with each of its two stacks beside tailscaled.
+//! Userspace networking: linerate's proxy with each of its two stacks, compared with tailscaled.
 //!
 //! ```text
 //!   near                                                        far
 //!   iperf3 -s <-- the stack <~~~~~~~~ tunnel ~~~~~~~~~~ TUN <-- iperf3     in
-//!   pour --> SOCKS5 --> the stack ~~~ tunnel ~~~~~~~~~> TUN --> drain      out
+//!   streams --> SOCKS5 --> the stack ~~~ tunnel ~~~~~~~> TUN --> drain     out
 //! ```
 //!
-//! A turn of linerate measures both stacks; what tailscaled does stands beside each of them.
+//! A turn of linerate measures both stacks. The figures of tailscaled are compared with each of them.
 
 mod drain;
 mod world;
@@ -27,22 +27,22 @@ use crate::measure::{self, Measure};
 use crate::readings::Readings;
 use netns::{Processes, Watch};
 
-/// Streams where there are many.
+/// Number of streams in the tests with many.
 const MANY: usize = 64;
 
-/// A round trip as across an ocean, some loss, and mild reordering.
+/// The round trip of an ocean, some loss, and mild reordering.
 const FAR: &str = "rtt=66,loss=0.1,reorder=0.1";
 
-/// A stream needs so much longer over it to find its rate, in seconds.
+/// Additional seconds that a stream needs to reach its rate.
 const LONGER: u32 = 8;
 
-/// Buffers of TCP at the far end, in bytes: at 66 ms the default of 6 MB would be the limit.
+/// TCP buffers at the far end, in bytes. The default of 6 MB would be the limit at 66 ms.
 const BUFFERS: &str = "4096 131072 67108864";
 
-/// Streams run for so long before they are looked at, and after.
+/// Time of the streams before and after the measurement.
 const EDGE: Duration = Duration::from_millis(300);
 
-/// What is told of one stack.
+/// The measures of one stack.
 struct Measures {
     into: &'static Measure,
     into_cpu: &'static Measure,
@@ -56,7 +56,7 @@ struct Measures {
     far_out: &'static Measure,
 }
 
-/// Linerate's stacks, by their names in `--stack`.
+/// linerate's stacks, by their names in `--stack`.
 static STACKS: [(&str, Measures); 2] = {
     use measure::*;
     [
@@ -93,30 +93,30 @@ static STACKS: [(&str, Measures); 2] = {
     ]
 };
 
-/// To the far end, or from it.
-enum Way {
+/// Direction, seen from the near end.
+enum Direction {
     Out,
     In,
 }
 
-/// What the in-process stack's techniques are worth: without GSO and GRO, of which the engine makes
-/// vectors all the same; and packet by packet, as stacks were without them.
-static PLAINER: [(&Measure, Way, Plain); 4] = {
+/// The effect of the in-process stack's techniques: without GSO or GRO, and with packet by packet
+/// processing.
+static PLAINER: [(&Measure, Direction, Plain); 4] = {
     use measure::*;
     const ONE: Option<&str> = Some("LINERATE_VECTOR=1");
     [
-        (&IN_PROCESS_GSO, Way::Out, Plain { without: Some("tun-tso"), environment: None }),
-        (&IN_PROCESS_OUT_ONE, Way::Out, Plain { without: Some("tun-tso"), environment: ONE }),
-        (&IN_PROCESS_GRO, Way::In, Plain { without: Some("tun-tcp-gro"), environment: None }),
+        (&IN_PROCESS_GSO, Direction::Out, Plain { without: Some("tun-tso"), environment: None }),
+        (&IN_PROCESS_OUT_ONE, Direction::Out, Plain { without: Some("tun-tso"), environment: ONE }),
+        (&IN_PROCESS_GRO, Direction::In, Plain { without: Some("tun-tcp-gro"), environment: None }),
         (
             &IN_PROCESS_IN_ONE,
-            Way::In,
+            Direction::In,
             Plain { without: Some("tun-tcp-gro,udp-gro"), environment: ONE },
         ),
     ]
 };
 
-/// What streams carried, in Gbit/s, and the near process's seconds for each gigabyte.
+/// Gbit/s of the streams, and processor seconds of the near process per gigabyte.
 struct Carried {
     gbps: f64,
     cpu: f64,
@@ -126,20 +126,20 @@ struct Carried {
 struct Turn<'a> {
     plan: &'a Plan,
     readings: &'a RefCell<Readings>,
-    tell: &'a dyn Fn(News<'_>),
+    notify: &'a dyn Fn(News<'_>),
 }
 
 /// Measures a contender.
 ///
 /// # Panics
-/// When its ends do not meet or a generator fails; what was read until then stays.
+/// If its ends do not connect or a generator fails. Earlier readings remain.
 pub(super) fn run(
     contender: &Contender,
     plan: &Plan,
     readings: &RefCell<Readings>,
-    tell: &dyn Fn(News<'_>),
+    notify: &dyn Fn(News<'_>),
 ) {
-    let mut turn = Turn { plan, readings, tell };
+    let mut turn = Turn { plan, readings, notify };
     match &contender.carrier {
         Carrier::Daemon(program) => {
             for (stack, measures) in &STACKS {
@@ -153,8 +153,8 @@ pub(super) fn run(
             for (measure, way, plain) in &PLAINER {
                 let world = World::linerate(program, "in-process", plain, plan.link());
                 let (whole, plain) = match way {
-                    Way::Out => (&measure::IN_PROCESS_OUT, turn.outward(&world, 1)),
-                    Way::In => (&measure::IN_PROCESS_IN, turn.inward(&world, "")),
+                    Direction::Out => (&measure::IN_PROCESS_OUT, turn.outward(&world, 1)),
+                    Direction::In => (&measure::IN_PROCESS_IN, turn.inward(&world, "")),
                 };
                 let whole = readings.borrow().of(whole);
                 turn.note(measure, whole / plain.gbps);
@@ -169,7 +169,7 @@ pub(super) fn run(
 }
 
 impl Turn<'_> {
-    /// What one stack carries and costs, told by each of these.
+    /// Measures rate and cost of one stack.
     fn stack(&mut self, measures: &[&Measures], start: impl Fn(Option<&str>) -> World) {
         let mut world = start(self.plan.link());
         let memory = Watch::start(vec![Processes::of_service(&world.proxy)]);
@@ -183,7 +183,7 @@ impl Turn<'_> {
         if !self.plan.is_brief {
             self.many(measures, &world, &memory);
         }
-        world.was_direct();
+        world.assert_direct();
         self.note_link(&mut world);
         drop(memory);
         if !self.plan.is_brief {
@@ -200,7 +200,7 @@ impl Turn<'_> {
         self.note_memory(measures, |one| one.memory_many, memory);
     }
 
-    /// The same stack at the other end of an ocean.
+    /// The same stack over a long path.
     fn far(&mut self, measures: &[&Measures], mut world: World) {
         world.far.run(format!("echo {BUFFERS} | tee /proc/sys/net/ipv4/tcp_{{r,w}}mem"));
         send_through_loss(&world.far);
@@ -208,16 +208,16 @@ impl Turn<'_> {
         let mut turn = Turn {
             plan: &Plan { seconds, ..self.plan.clone() },
             readings: self.readings,
-            tell: self.tell,
+            notify: self.notify,
         };
         let (into, out) = (turn.inward(&world, "").gbps, turn.outward(&world, 1).gbps);
         turn.note_all(measures, |one| one.far_into, into);
         turn.note_all(measures, |one| one.far_out, out);
-        world.was_direct();
+        world.assert_direct();
         self.note_link(&mut world);
     }
 
-    /// From far into the stack, to a service of the near host.
+    /// From the far end into the stack, to a service of the near host.
     fn inward(&self, world: &World, options: &str) -> Carried {
         let (seconds, address) = (self.plan.seconds, world.near_inner.as_str());
         let before = Processes::of_service(&world.proxy).cpu();
@@ -239,11 +239,11 @@ impl Turn<'_> {
             .stdin(Stdio::null())
             .spawn();
         let mut pour = pour.expect("nsenter is installed (make deps)");
-        drain.fills();
+        drain.wait_for_bytes();
         thread::sleep(edge);
-        let (before, spent) = (drain.level(), Processes::of_service(&world.proxy).cpu());
+        let (before, spent) = (drain.count(), Processes::of_service(&world.proxy).cpu());
         thread::sleep(time);
-        let (after, spent_after) = (drain.level(), Processes::of_service(&world.proxy).cpu());
+        let (after, spent_after) = (drain.count(), Processes::of_service(&world.proxy).cpu());
         let status = pour.wait().expect("a child can be waited for");
         assert!(status.success(), "the streams out of the stack failed");
         let cpu = (spent_after - spent) / ((after.bytes - before.bytes) as f64 / 1e9);
@@ -256,7 +256,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The peak of the private memory, where it can be had.
+    /// The peak of the private memory, if available.
     fn note_memory(
         &mut self,
         measures: &[&Measures],
@@ -280,7 +280,7 @@ impl Turn<'_> {
     }
 
     fn note(&mut self, measure: &'static Measure, value: f64) {
-        (self.tell)(News::Figure(measure, value));
+        (self.notify)(News::Figure(measure, value));
         self.readings.borrow_mut().push(measure, value);
     }
 }

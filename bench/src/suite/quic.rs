@@ -8,7 +8,7 @@ use crate::measure::{
 };
 use crate::quic::Carried;
 
-/// Any that is free in a fresh host.
+/// Any free port.
 const AT: u16 = 4433;
 
 impl Turn<'_> {
@@ -27,8 +27,8 @@ impl Turn<'_> {
         self.quic_way(&QUIC_TLS_UP, "up", "tls");
     }
 
-    /// Packets that were dropped so far at both ends: by sockets in the tunnel, by those outside of
-    /// it, by the TUN rings.
+    /// Packets dropped at both ends: by sockets in the tunnel, by outer sockets, by the TUN
+    /// rings.
     fn quic_drops(&self) -> [u64; 3] {
         let hosts = [&self.ends.left.host, &self.ends.right.host];
         let sum = |of: &dyn Fn(&Host) -> u64| hosts.into_iter().map(of).sum::<u64>();
@@ -37,7 +37,7 @@ impl Turn<'_> {
         [all.saturating_sub(outer), outer, sum(&|host| host.dropped_by_device(INTERFACE))]
     }
 
-    /// One way, with the protection that its packets have: `plain` or `tls`.
+    /// One direction, with the protection `plain` or `tls`.
     pub(super) fn quic_way(&mut self, measure: &'static Measure, way: &str, protection: &str) {
         let to = format!("{}:{AT}", self.target);
         let server = Server::start(&self.server, &["quic-server", &to, protection], AT);
@@ -53,7 +53,7 @@ impl Turn<'_> {
         if carried.is_none() {
             eprintln!("quic {way} failed: {}", client.stderr.trim());
         }
-        // What a tunnel cannot carry is missing in the report, and no end of the bench.
+        // A failed transfer leaves no figure and does not end the bench.
         self.note(measure, carried.map_or(f64::NAN, |carried| carried.gbps()));
     }
 }

@@ -1,5 +1,5 @@
-//! What coordinates and relays: simulated nodes by the thousand join a network of linerate-server, or
-//! of headscale; datagrams pass the one's relay, or Tailscale's derper.
+//! Coordination and relaying: thousands of simulated nodes join a network of linerate-server or
+//! headscale; datagrams pass through linerate-server's relay or Tailscale's derper.
 //!
 //! ```text
 //!   coordinator ----- switch ----- swarm: all nodes, in one process
@@ -25,25 +25,25 @@ use crate::measure::{
     SERVER_POLICY_P50, SERVER_POLICY_P99,
 };
 use crate::readings::Readings;
-use crate::swarm::{Group, Joined, Latency, Told};
+use crate::swarm::{Group, Joined, Latency, RulesReport};
 use netns::{Processes, Watch};
 
-/// How many nodes wait for their first map at a time: as many as a machine room that has power again.
+/// Nodes that wait for their first map at a time, as in a machine room whose power returns.
 const AT_ONCE: usize = 64;
 
 /// Nodes of a brief test.
-const FEW: usize = 20;
+const BRIEF_NODES: usize = 20;
 
-/// What is settled before a network is idle, and how long it is looked at then.
+/// Time before a network is considered idle, and time of the idle measurement.
 const SETTLE: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Nodes that a policy is saved for, how long they have to join, and what all are told by it.
-const RULED: usize = 200;
-const RULED_LIMIT: Duration = Duration::from_secs(60);
+/// Nodes of the policy test, their time to join, and the policy.
+const POLICY_NODES: usize = 200;
+const POLICY_LIMIT: Duration = Duration::from_secs(60);
 const POLICY: &str = r#"{"acls": [{"action": "accept", "src": ["*"], "dst": ["*:22,443"]}]}"#;
 
-/// So many nodes that join, how long they have, and what is read of it.
+/// A number of nodes, their time to join, and the measures.
 struct Size {
     nodes: usize,
     limit: Duration,
@@ -94,27 +94,27 @@ pub(super) use self::many::run as run_many;
 /// Measures a contender.
 ///
 /// # Panics
-/// When its server does not start or a generator ends; what was read until then stays.
+/// If its server does not start or a generator ends. Earlier readings remain.
 pub(super) fn run(
     contender: &Contender,
     plan: &Plan,
     readings: &RefCell<Readings>,
-    tell: &dyn Fn(News<'_>),
+    notify: &dyn Fn(News<'_>),
 ) {
     let kind = kind(contender);
     let note = |measure: &'static Measure, figure: f64| {
         if plan.wants(measure) {
-            tell(News::Figure(measure, figure));
+            notify(News::Figure(measure, figure));
             readings.borrow_mut().push(measure, figure);
         }
     };
     let sizes = if plan.is_brief { &SIZES[..1] } else { &SIZES };
     for size in sizes {
-        let nodes = if plan.is_brief { FEW } else { size.nodes };
+        let nodes = if plan.is_brief { BRIEF_NODES } else { size.nodes };
         join(kind, nodes, size, &note);
     }
     relay::run(kind, headscale(contender), plan, &note);
-    save_policy(kind, if plan.is_brief { FEW } else { RULED }, &note);
+    save_policy(kind, if plan.is_brief { BRIEF_NODES } else { POLICY_NODES }, &note);
 }
 
 /// The programs of headscale, if they are measured.
@@ -132,8 +132,8 @@ fn kind(contender: &Contender) -> CoordinatorKind {
     }
 }
 
-/// Has so many nodes join a fresh network. Those that are not there in time are not waited for: the
-/// figure is the time that they had, and how many know all others stands beside it.
+/// Joins `nodes` nodes to a fresh network. After the limit it does not wait for the others: the
+/// time is the limit, and a second figure says how many have all peers.
 fn join(kind: CoordinatorKind, nodes: usize, size: &Size, note: Note<'_>) {
     let tailnet = Tailnet::without_members(kind);
     let server = Processes::of(&tailnet.coordinator.host, tailnet.coordinator.pid());
@@ -157,30 +157,30 @@ fn join(kind: CoordinatorKind, nodes: usize, size: &Size, note: Note<'_>) {
     }
 }
 
-/// Saves a policy by the command for it, and waits until all nodes are told its rules. The time is
-/// since that command began.
+/// Saves a policy by the command line and waits until all nodes have its rules. The time starts
+/// with the command.
 fn save_policy(kind: CoordinatorKind, nodes: usize, note: Note<'_>) {
     let tailnet = Tailnet::without_members(kind);
     let groups = [Group::all(tailnet.coordinator.auth_key(), nodes)];
-    let mut swarm = Swarm::start(&tailnet, &groups, RULED_LIMIT);
-    assert_eq!(swarm.joined().whole, nodes, "all know all others");
+    let mut swarm = Swarm::start(&tailnet, &groups, POLICY_LIMIT);
+    assert_eq!(swarm.joined().whole, nodes, "each node has all peers");
     let file = tailnet.coordinator.host.write("policy.json", POLICY);
-    swarm.listen();
+    swarm.watch_rules();
     let begun = sys::clock::wall();
     tailnet.coordinator.command(&format!("policy set -f {file}"));
-    let told = swarm.told();
-    assert_eq!(told.count, nodes, "all are told");
+    let report = swarm.rules_report();
+    assert_eq!(report.count, nodes, "all nodes have the rules");
     let since = |seconds: f64| (seconds - begun.as_secs_f64()) * 1e3;
-    note(&SERVER_POLICY_P50, since(told.p50));
-    note(&SERVER_POLICY_P99, since(told.p99));
+    note(&SERVER_POLICY_P50, since(report.p50));
+    note(&SERVER_POLICY_P99, since(report.p99));
 }
 
-/// The generator of nodes, on a host of its own; it ends with its stdin.
+/// The generator of nodes on its own host; it ends with its stdin.
 struct Swarm {
     process: Child,
     words: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// It is gone with the last who has it.
+    /// The host ends when the last user drops it.
     _host: Host,
 }
 
@@ -198,46 +198,47 @@ impl Swarm {
         Swarm { process, words, answers, _host: host }
     }
 
-    /// What it says next.
+    /// The next line of output.
     fn line(&mut self) -> String {
         let mut line = String::new();
-        // Without words it has ended, which is no figure.
+        // Without output the process has ended, and parsing fails.
         let _ = self.answers.read_line(&mut line);
         line.trim_end().to_owned()
     }
 
     fn joined(&mut self) -> Joined {
         let line = self.line();
-        Joined::parse(&line).unwrap_or_else(|| panic!("the swarm says {line:?}"))
+        Joined::parse(&line).unwrap_or_else(|| panic!("unexpected line of the swarm: {line:?}"))
     }
 
-    /// Has it begin something else.
-    fn say(&mut self, words: &str) {
+    /// Sends a command.
+    fn send(&mut self, words: &str) {
         writeln!(self.words, "{words}").expect("the swarm runs");
     }
 
-    /// How soon others were told.
+    /// The delay until other nodes have a change.
     fn latency(&mut self) -> Latency {
         let line = self.line();
-        Latency::parse(&line).unwrap_or_else(|| panic!("the swarm says {line:?}"))
+        Latency::parse(&line).unwrap_or_else(|| panic!("unexpected line of the swarm: {line:?}"))
     }
 
-    /// Has it note when nodes are told other rules.
-    fn listen(&mut self) {
-        self.say("rules");
+    /// Starts recording when nodes receive new rules.
+    fn watch_rules(&mut self) {
+        self.send("rules");
         assert_eq!(self.line(), "listening");
     }
 
-    /// When they were.
-    fn told(&mut self) -> Told {
+    /// When they received them.
+    fn rules_report(&mut self) -> RulesReport {
         let line = self.line();
-        Told::parse(&line).unwrap_or_else(|| panic!("the swarm says {line:?}"))
+        RulesReport::parse(&line)
+            .unwrap_or_else(|| panic!("unexpected line of the swarm: {line:?}"))
     }
 }
 
 impl Drop for Swarm {
     fn drop(&mut self) {
-        // What it does ends with its host, which goes behind this.
+        // The process ends with its host, which is dropped after this.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

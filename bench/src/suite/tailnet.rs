@@ -1,10 +1,10 @@
-//! Two members of a tailnet that a real headscale runs, both of linerate or both of tailscaled.
+//! Two members of a tailnet of a real headscale, both of linerate or both of tailscaled.
 //!
 //! ```text
-//!   left ----- switch ----- right      directly
+//!   left ----- switch ----- right      direct
 //!     |           |           |
-//!   router --- headscale --- router    no UDP: by its relay, over TCP
-//!   router ----- relay ----- router    never directly: by a third member, over UDP
+//!   router --- headscale --- router    no UDP: through its relay, over TCP
+//!   router ----- relay ----- router    never direct: through a third member, over UDP
 //! ```
 
 use std::cell::RefCell;
@@ -24,54 +24,54 @@ use crate::measure::{
 };
 use crate::readings::Readings;
 
-/// Where peer relays listen.
+/// Port of peer relays.
 pub(super) const RELAY_PORT: &str = "40000";
 
-/// Within this a peer answers. tailscaled takes 5 s: it repeats its first initiation, which leaves
-/// before there is a way.
+/// Time in which a peer answers. tailscaled takes 5 s: its first initiation leaves before there is
+/// a path, and it is repeated.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Measures a contender.
 ///
 /// # Panics
-/// When members do not join or meet, or a generator fails; what was read until then stays.
+/// If members do not join or connect, or a generator fails. Earlier readings remain.
 pub(super) fn run(
     contender: &Contender,
     plan: &Plan,
     readings: &RefCell<Readings>,
-    tell: &dyn Fn(News<'_>),
+    notify: &dyn Fn(News<'_>),
 ) {
     let program = program(contender);
     let tailnet = Tailnet::start().expect("the test is left out where a program is missing");
     let mut turn = join(&tailnet, &program, Uplink::Switch, |ends, joined, first| {
-        let mut turn = Turn::of(ends, plan, readings, tell);
+        let mut turn = Turn::of(ends, plan, readings, notify);
         turn.note(&TAILNET_JOIN, joined);
         turn.note(&TAILNET_FIRST, first);
         turn
     });
-    turn.ends.become_direct();
+    turn.ends.wait_until_direct();
     turn.directly();
-    turn.ends.were_direct();
+    turn.ends.assert_direct();
     drop(turn);
     join(&tailnet, &program, Uplink::Behind(Nat::WithoutUdp), |ends, _, _| {
-        let mut turn = Turn::of(ends, plan, readings, tell);
+        let mut turn = Turn::of(ends, plan, readings, notify);
         let rate = turn.stream("");
         turn.note(&TAILNET_RELAY_TCP, rate.gbps() * 1e3);
     });
-    // The same pair for both contenders: what differs is who relays.
+    // The same pair for both contenders: only the relay differs.
     let relay = Member::join(&tailnet, tailnet.host("relay", Uplink::Switch), program, "");
-    relay.relays_at(RELAY_PORT);
+    relay.set_relay_port(RELAY_PORT);
     tailnet.coordinator.allow_relay(relay.addresses.of(Family::V4));
     join(&tailnet, &MemberKind::Linerate.into(), Uplink::Behind(Nat::Symmetric), |ends, _, _| {
-        ends.become_relayed();
-        let mut turn = Turn::of(ends, plan, readings, tell);
+        ends.wait_until_relayed();
+        let mut turn = Turn::of(ends, plan, readings, notify);
         let rate = turn.stream("");
         turn.note(&TAILNET_PEER_RELAY_TCP, rate.gbps());
     });
 }
 
-/// Joins both, and gives them to `then` with the seconds that the second one took to join, and behind
-/// that until the first one answered it.
+/// Joins both and passes them to `then` with two times in seconds: the second member's time to
+/// join, and the time from there until the first one answered it.
 fn join<T>(
     tailnet: &Tailnet,
     program: &MemberProgram,
@@ -86,7 +86,7 @@ fn join<T>(
     let watch = Stopwatch::start();
     let target = format!("-i 0.05 {}", left.addresses.of(Family::V4));
     let pinging = Pinging::start(&right.host, "first", &target);
-    pinging.goes_on(1, PATIENCE);
+    pinging.wait_for_replies(1, PATIENCE);
     let first = watch.elapsed().as_secs_f64();
     pinging.finish();
     then(Ends::joined([left, right].map(end)), joined, first)
@@ -95,7 +95,7 @@ fn join<T>(
 fn end(member: Member) -> End {
     End {
         host: member.host.clone(),
-        // It is not called by it.
+        // The outer address is not used.
         outer: Addresses::from_texts("", ""),
         inner: member.addresses.clone(),
         key: None,
@@ -104,7 +104,8 @@ fn end(member: Member) -> End {
     }
 }
 
-/// What both members run. tailscaled has the MTU that linerate takes on a cable; its own is 1280.
+/// The program of both members. tailscaled gets the MTU that linerate uses on a cable; its own is
+/// 1280.
 pub(super) fn program(contender: &Contender) -> MemberProgram {
     match &contender.carrier {
         Carrier::Daemon(program) => MemberProgram {
@@ -121,7 +122,7 @@ pub(super) fn program(contender: &Contender) -> MemberProgram {
 }
 
 impl Turn<'_> {
-    /// What goes directly.
+    /// Measures the direct path.
     fn directly(&mut self) {
         self.note_stream(&TAILNET_TCP_FORTH, "");
         self.note_memory([&TAILNET_MEMORY, &TAILNET_MEMORY_AFTER, &TAILNET_MEMORY_PSS]);

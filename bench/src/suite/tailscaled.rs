@@ -1,5 +1,5 @@
-//! Two tailscaled that are joined to one network: they find each other by a control server of the rig
-//! (`bench/testcontrol`), and what is measured goes directly from one to the other, not by its relay.
+//! Two tailscaled in one network of a control server of the rig (`bench/testcontrol`). The
+//! measured traffic is direct and does not use its relay.
 //!
 //! ```text
 //!   near: tailscaled                  [link]                far: tailscaled
@@ -16,39 +16,40 @@ use netns::{Addresses, Family, Host, PORT, Service, eventually};
 use super::topology::EmulatedLink;
 use crate::contender::Tailscaled;
 
-/// Where the control server listens, as bench/testcontrol/main.go has it.
+/// Port of the control server, as in bench/testcontrol/main.go.
 const CONTROL: u16 = 3340;
 
-/// Where a host has its tailscaled's files; they are gone with the host.
+/// Files of a host's tailscaled, which are removed with the host.
 const STATE: &str = "/run/rig/tailscale";
 const SOCKET: &str = "/run/rig/tailscaled.sock";
 
-/// Within this both know of each other and of a direct way.
+/// Time in which both have a direct path.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of an emulated link, how each end is called by the other, as the control server tells it.
+/// With an emulated link: the address of each end for the other, which the control server
+/// publishes.
 const CALLED: [&str; 2] = ["10.1.0.1=10.2.0.254", "10.2.0.2=10.1.0.254"];
 
-/// tailscaled at both ends, met.
+/// tailscaled at both ends, connected.
 pub(super) struct Tailnet {
     pub daemons: [Service; 2],
     pub control: Service,
-    /// How each is called in the tunnel.
+    /// Addresses in the tunnel.
     pub addresses: [Addresses; 2],
     pub direct: Direct,
 }
 
-/// What tells by which way both ends send.
+/// Checks the path by which both ends send.
 pub(super) struct Direct {
     client: PathBuf,
     hosts: [Host; 2],
 }
 
 impl Tailnet {
-    /// Starts both with these variables, and further words each, and joins them.
+    /// Starts both with these environment variables and further arguments, and joins them.
     ///
     /// # Panics
-    /// When they do not meet, or only by their relay.
+    /// If they do not connect, or only through their relay.
     pub fn start(
         programs: &Tailscaled,
         hosts: [&Host; 2],
@@ -65,36 +66,37 @@ impl Tailnet {
         }
         let program = programs.testcontrol().display().to_string();
         let arguments = [program.as_str(), gateways[0]].into_iter().chain(called.iter().copied());
-        let control = Service::start(at, "testcontrol", arguments).until(|| at.listens(CONTROL));
+        let control =
+            Service::start(at, "testcontrol", arguments).wait_until(|| at.listens(CONTROL));
         let daemons = [0, 1].map(|end| daemon(hosts[end], programs, environment, words[end]));
         let client = programs.tailscale();
         let addresses = hosts.map(|host| join(host, client, gateways[0]));
         let direct = Direct { client: client.to_owned(), hosts: hosts.map(Host::clone) };
-        direct.comes(addresses[0].of(Family::V4));
+        direct.wait_until_direct(addresses[0].of(Family::V4));
         Tailnet { daemons, control, addresses, direct }
     }
 }
 
 impl Direct {
     /// Waits until the far end reaches this address of the near one directly.
-    fn comes(&self, near: &str) {
+    fn wait_until_direct(&self, near: &str) {
         let ping = format!(
             "{} --socket={SOCKET} ping --until-direct --c=20 --timeout=2s {near}",
             self.client.display(),
         );
-        eventually("a direct way between both tailscaled", PATIENCE, || {
+        eventually("a direct path between both tailscaled", PATIENCE, || {
             self.hosts[1].attempt(&ping).ok
         });
     }
 
-    /// Sees to it that all went directly from one to the other.
+    /// Checks that all traffic was direct.
     ///
     /// # Panics
-    /// When it did not.
-    pub fn has_stayed(&self) {
+    /// If it was not.
+    pub fn assert_direct(&self) {
         for host in &self.hosts {
             let status = host.run(format!("{} --socket={SOCKET} status", self.client.display()));
-            assert!(status.contains("direct "), "no direct way on {}: {status}", host.name());
+            assert!(status.contains("direct "), "no direct path on {}: {status}", host.name());
         }
     }
 }
@@ -108,10 +110,10 @@ fn daemon(host: &Host, programs: &Tailscaled, environment: &[&str], more: &[&str
     let words = words.chain(environment.iter().copied());
     let words = words.chain([program.as_str(), "--state=mem:", &state, &socket, &port]);
     let words = words.chain(more.iter().copied());
-    Service::start(host, "tailscaled", words).until(|| host.has(SOCKET))
+    Service::start(host, "tailscaled", words).wait_until(|| host.has(SOCKET))
 }
 
-/// Joins the network of the control server; its addresses there.
+/// Joins the network of the control server. Returns the addresses.
 fn join(host: &Host, program: &Path, control: &str) -> Addresses {
     let tailscale = format!("{} --socket={SOCKET}", program.display());
     host.run(format!(

@@ -29,7 +29,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The cable as a NIC that segments neither UDP nor TCP, at both ends.
+    /// The cable as a NIC without UDP and TCP segmentation, at both ends.
     pub(super) fn tcp_over_plain_link(&mut self) {
         for host in [&self.client, &self.server] {
             host.run("ethtool -K eth0 tx-udp-segmentation off tso off gso off");
@@ -38,7 +38,7 @@ impl Turn<'_> {
         self.note(&TCP_PLAIN, rate.gbps());
     }
 
-    /// A stream between the client and the server, to its end.
+    /// Runs a stream between the client and the server to its end.
     pub(super) fn stream(&self, options: &str) -> Rate {
         self.plan.stream(&self.iperf(options))
     }

@@ -1,4 +1,4 @@
-//! The tests by name, and what a turn does of them.
+//! The tests by name, and the plan of a turn.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::measure::Measure;
 pub enum Test {
     /// TCP one stream each way, four, 32, both ways; processor time and memory.
     Tcp,
-    /// Round trips, idle and beside a full stream.
+    /// Round trips, idle and during a full stream.
     Ping,
     /// QUIC down and up, without its AEAD.
     Quic,
     /// Floods of small and large datagrams.
     Udp,
-    /// What a flood leaves of the peak.
+    /// Share of the peak that is carried during a flood.
     Overload,
     /// TCP connections a second.
     Connections,
-    /// TCP over a link that segments nothing.
+    /// TCP over a link without segmentation offloads.
     Plain,
     /// TCP with the delay and loss of real distances.
     Far,
-    /// QUIC down and up as anyone runs it, by TLS.
+    /// QUIC down and up with TLS, as in practice.
     QuicTls,
     /// TCP and QUIC between hosts behind the ends of the tunnel.
     Forward,
@@ -39,20 +39,20 @@ pub enum Test {
     Peers,
     /// Handshakes a second of 10,000 peers, and the memory of each.
     Handshakes,
-    /// TCP through userspace networking, beside tailscaled.
+    /// TCP through userspace networking, compared with tailscaled.
     Proxy,
-    /// Between two members of a tailnet that headscale runs, beside tailscaled.
+    /// Two members of a tailnet of headscale, compared with tailscaled.
     Tailnet,
-    /// Between two members behind boxes, beside tailscaled.
+    /// Two members behind NAT boxes, compared with tailscaled.
     Nat,
-    /// What coordinates and relays, beside headscale and Tailscale's derper.
+    /// Coordination and relaying, compared with headscale and Tailscale's derper.
     Server,
-    /// 10,000 nodes of what coordinates.
+    /// Coordination of 10,000 nodes.
     ServerMany,
 }
 
 impl Test {
-    /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
+    /// All tests in the order of a turn: TCP first, to measure its memory alone.
     pub const ALL: [Test; 19] = [
         Test::Tcp,
         Test::Ping,
@@ -75,7 +75,7 @@ impl Test {
         Test::ServerMany,
     ];
 
-    /// Its name in arguments.
+    /// Name in arguments.
     pub fn name(self) -> &'static str {
         match self {
             Test::Tcp => "tcp",
@@ -100,25 +100,23 @@ impl Test {
         }
     }
 
-    /// Those that are measured unless others are named: five rounds of two contenders take ten
-    /// minutes with them.
+    /// The tests that run by default: five rounds of two contenders take ten minutes.
     pub fn usual() -> Vec<Test> {
         use Test::{Forward, Handshakes, Jumbo, Peers, QuicTls, Vxlan};
         let is_left_out = |test: &Test| {
             matches!(test, QuicTls | Forward | Vxlan | Jumbo | Peers | Handshakes)
-                || test.beside().is_some()
+                || test.yardstick().is_some()
         };
         Test::ALL.into_iter().filter(|test| !is_left_out(test)).collect()
     }
 
-    /// The one of this name.
+    /// The test of this name.
     pub fn named(name: &str) -> Option<Test> {
         Test::ALL.into_iter().find(|test| test.name() == name)
     }
 
-    /// The contender that its bars are about, where Tailscale's wireguard-go alone does not do what is
-    /// measured.
-    pub fn beside(self) -> Option<&'static str> {
+    /// The contender that the bars refer to, if it is not Tailscale's wireguard-go.
+    pub fn yardstick(self) -> Option<&'static str> {
         match self {
             Test::Proxy | Test::Tailnet | Test::Nat => Some(TAILSCALED),
             Test::Server | Test::ServerMany => Some(HEADSCALE),
@@ -126,23 +124,27 @@ impl Test {
         }
     }
 
-    /// Whether its ends are others than all tests have.
+    /// Whether the test starts its own ends.
     pub(super) fn has_own_ends(self) -> bool {
-        self.beside().is_some()
+        self.yardstick().is_some()
     }
 
-    /// Whether what it does to the hosts would be seen by the others.
+    /// Whether the test changes its hosts in a way that would affect other tests.
     pub(super) fn has_own_hosts(self) -> bool {
         use Test::{Far, Forward, Handshakes, Jumbo, Peers, Plain, Vxlan};
         matches!(self, Plain | Far | Forward | Vxlan | Jumbo | Peers | Handshakes)
             || self.has_own_ends()
     }
 
-    /// Why a contender cannot be measured so, if it cannot.
-    pub(super) fn lacks(self, contender: &Contender, is_linked: bool) -> Option<&'static str> {
+    /// Why the test cannot measure this contender; `None` if it can.
+    pub(super) fn reason_to_skip(
+        self,
+        contender: &Contender,
+        is_linked: bool,
+    ) -> Option<&'static str> {
         match (self, &contender.carrier) {
             (Test::Server, Carrier::Headscale(_)) => None,
-            (Test::ServerMany, Carrier::Headscale(_)) => Some("650 nodes are more than it takes"),
+            (Test::ServerMany, Carrier::Headscale(_)) => Some("it does not support 650 nodes"),
             (_, Carrier::Headscale(_)) => Some("it carries nothing"),
             (Test::Server | Test::ServerMany, Carrier::Daemon(one))
                 if one.implementation == Linerate =>
@@ -150,7 +152,7 @@ impl Test {
                 let is_there = CoordinatorKind::Linerate.program().is_some();
                 (!is_there).then_some("linerate-server is not built")
             }
-            (Test::Server | Test::ServerMany, _) => Some("it is no coordinator"),
+            (Test::Server | Test::ServerMany, _) => Some("it is not a coordinator"),
             (Test::Proxy, Carrier::Tailscaled(_)) => None,
             (Test::Proxy, Carrier::Daemon(one)) if one.implementation == Linerate => None,
             (Test::Proxy, _) => Some("it has no userspace networking"),
@@ -164,7 +166,7 @@ impl Test {
             (Test::Tailnet | Test::Nat, _) => Some("it joins no tailnet"),
             (Test::Plain | Test::Far | Test::Forward | Test::Vxlan, Carrier::Tailscaled(_))
             | (Test::Jumbo | Test::Peers | Test::Handshakes, Carrier::Tailscaled(_)) => {
-                Some("its peers are told to it by a control server")
+                Some("its peers come from a control server")
             }
             (Test::Peers | Test::Handshakes, Carrier::Bare) => Some("a bare cable has no peers"),
             (Test::Far, Carrier::Bare) => Some(ONLY_TUNNELS),
@@ -177,43 +179,42 @@ impl Test {
 
 const ONLY_TUNNELS: &str = "the emulated link moves the datagrams of a tunnel only";
 
-/// What every turn does.
+/// The plan of every turn.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The tests.
     pub tests: Vec<Test>,
     /// The length of each measurement.
     pub seconds: u32,
-    /// As short as shows that traffic passes.
+    /// Only as long as needed to show that traffic passes.
     pub is_brief: bool,
-    /// The measures, if not all that the tests make. What is a part of another one comes with it.
+    /// The measures, or `None` for all. The parts of a measure are included.
     pub only: Option<&'static [&'static Measure]>,
-    /// The link between the hosts, in the words of [`Shape::parse`]; the bare cable if not said.
+    /// The link between the hosts, in the syntax of [`Shape::parse`]; `None` for the bare cable.
     ///
     /// [`Shape::parse`]: crate::link::Shape::parse
     pub link: Option<String>,
 }
 
-/// What a brief measurement takes, and what there is before and after it, where it only has to show
-/// that traffic passes.
+/// Duration of a brief measurement, and the time before and after it.
 const BRIEF: Duration = Duration::from_millis(100);
 const BRIEF_EDGE: Duration = Duration::from_millis(50);
 
-/// What a brief stream carries: enough for the kernel's clock of the daemons to tick.
+/// Bytes of a brief stream: enough for the kernel to account processor time of the daemons.
 const BRIEF_BYTES: u64 = 32 << 20;
 
 impl Plan {
-    /// Whether it has this measure.
+    /// Whether the plan has this measure.
     pub(super) fn wants(&self, measure: &Measure) -> bool {
         self.only.is_none_or(|only| only.iter().any(|one| one.key == measure.key))
     }
 
-    /// The length of a measurement that need not be whole seconds.
+    /// The length of a measurement that need not be in whole seconds.
     pub(super) fn time(&self) -> Duration {
         if self.is_brief { BRIEF } else { Duration::from_secs(self.seconds.into()) }
     }
 
-    /// How long traffic is on before it is looked at, and after, if that is `usual`.
+    /// Time of traffic before and after a measurement; `usual` unless brief.
     pub(super) fn edge(&self, usual: Duration) -> Duration {
         if self.is_brief { BRIEF_EDGE } else { usual }
     }
@@ -234,7 +235,7 @@ mod tests {
     use super::Test;
 
     #[test]
-    fn each_test_has_a_name_of_its_own() {
+    fn each_test_has_its_own_name() {
         for test in Test::ALL {
             assert_eq!(Test::named(test.name()), Some(test));
         }

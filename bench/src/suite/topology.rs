@@ -1,4 +1,4 @@
-//! Two hosts, on one cable or with an emulated link between them, and what carries their packets.
+//! Two hosts, on one cable or with an emulated link between them, and the tunnel between them.
 
 use netns::{
     Addresses, Daemon, Family, Host, INTERFACE, Key, Member, PORT, Pair, Path, Service, cable,
@@ -11,28 +11,28 @@ use crate::contender::{Carrier, Contender, Tailscaled};
 use crate::link::Dropped;
 use netns::Processes;
 
-/// One end of what carries.
+/// One end of the tunnel.
 pub(super) struct End {
     pub host: Host,
-    /// How the other end calls it outside of the tunnel.
+    /// Its address for the other end, outside of the tunnel.
     pub outer: Addresses,
-    /// Inside of it; of a bare cable the same.
+    /// Its address inside of the tunnel; the same for a bare cable.
     pub inner: Addresses,
-    /// Of WireGuard, where the rig configures it.
+    /// WireGuard's key, if the rig configures it.
     pub key: Option<Key>,
-    /// The device that packets to the other end leave by.
+    /// The device by which packets to the other end leave.
     pub device: &'static str,
-    /// Where one serves the tunnel.
+    /// The daemon of the tunnel, if there is one.
     pub daemon: Option<Running>,
 }
 
-/// A daemon that serves a tunnel.
+/// A daemon of a tunnel.
 pub(super) enum Running {
-    /// One that wg(8) configures.
+    /// A daemon that wg(8) configures.
     WireGuard(Daemon),
     /// tailscaled.
     Tailscaled(Service),
-    /// What joined a tailnet that a real headscale runs.
+    /// A member of a tailnet of a real headscale.
     Member(Member),
 }
 
@@ -47,7 +47,7 @@ impl Running {
     }
 }
 
-/// Both ends, and what is between them.
+/// Both ends and the link.
 pub(super) struct Ends {
     pub left: End,
     pub right: End,
@@ -55,23 +55,23 @@ pub(super) struct Ends {
     tailnet: Option<(Direct, Service)>,
 }
 
-/// The hosts, and what is between them.
+/// The hosts and the link.
 pub(super) struct Wired {
     pub left: Host,
     pub right: Host,
     pub link: Option<EmulatedLink>,
 }
 
-/// The link of `crate::link`, on a host of its own.
+/// The link of `crate::link`, on its own host.
 pub(super) struct EmulatedLink {
     relay: Option<Server>,
     pub(super) host: Host,
-    /// By the relays that it had before.
+    /// Drops of earlier relay processes.
     dropped: Dropped,
 }
 
 impl End {
-    /// Has the contender serve a wired host.
+    /// Starts the contender on a connected host.
     fn start(host: Host, contender: &Contender, number: u8, outer: Addresses) -> End {
         let daemon = match &contender.carrier {
             Carrier::Bare => {
@@ -87,7 +87,7 @@ impl End {
                 Some(Running::WireGuard(daemon))
             }
             Carrier::Tailscaled(_) | Carrier::Headscale(_) => {
-                unreachable!("its ends start together, or it has none")
+                unreachable!("its ends start together, or there is no daemon")
             }
         };
         let (key, inner) = configure(&host, number);
@@ -99,13 +99,13 @@ impl End {
         Some(Processes::of(&self.host, self.daemon.as_ref()?.pid()))
     }
 
-    /// Their private memory in bytes; not a number where it cannot be had.
+    /// Their private memory in bytes; NaN if not available.
     pub fn private_memory(&self) -> f64 {
         let memory = self.processes().and_then(|all| all.memory());
         memory.map_or(f64::NAN, |memory| memory.private)
     }
 
-    /// Makes the other end a peer, the last of all, with these networks beside its own addresses.
+    /// Adds the other end as the last peer, with these networks in addition to its own addresses.
     pub fn add_peer(&self, other: &End, networks: &str) {
         let Some(key) = &other.key else { return };
         let (peer, ips) = (&key.public, other.inner.allowed_ips());
@@ -115,21 +115,22 @@ impl End {
         ));
     }
 
-    /// The device that packets to the other end leave by, and the other end as their gateway.
+    /// Adds a route to a network by the other end.
     pub fn route_to(&self, other: &End, network: &str) {
-        let way = match self.key {
+        let path = match self.key {
             Some(_) => format!("dev {INTERFACE}"),
             None => format!("via {}", other.outer.of(Family::V4)),
         };
-        self.host.run(format!("ip route add {network} {way}"));
+        self.host.run(format!("ip route add {network} {path}"));
     }
 }
 
 impl Ends {
-    /// Starts the contender in both hosts, which meet; `link` in the words of `Shape::parse`.
+    /// Starts the contender on both hosts and waits until they connect. `link` is in the syntax of
+    /// `Shape::parse`.
     ///
     /// # Panics
-    /// When no packet passes.
+    /// If no packet passes.
     pub fn start(contender: &Contender, link: Option<&str>) -> Ends {
         if let Carrier::Tailscaled(programs) = &contender.carrier {
             return Ends::tailnet(programs, link);
@@ -145,12 +146,12 @@ impl Ends {
         };
         ends.left.add_peer(&ends.right, "");
         ends.right.add_peer(&ends.left, "");
-        ends.meet();
+        ends.wait_until_connected();
         ends
     }
 
-    /// tailscaled at both ends, each with a TUN device of the MTU that the others have: its own is
-    /// 1280.
+    /// tailscaled at both ends, each with a TUN device with the MTU of the other contenders: its
+    /// own is 1280.
     fn tailnet(programs: &Tailscaled, link: Option<&str>) -> Ends {
         let wired = Wired::new(link);
         let [of_right, of_left] = wired.outer();
@@ -171,7 +172,7 @@ impl Ends {
             [(); 2].map(|()| ends.next().expect("there are two ends"))
         };
         let ends = Ends { left, right, link, tailnet: Some((direct, control)) };
-        ends.meet();
+        ends.wait_until_connected();
         ends
     }
 
@@ -183,22 +184,22 @@ impl Ends {
     /// Waits until both members of a tailnet send directly.
     ///
     /// # Panics
-    /// When they do not.
-    pub fn become_direct(&self) {
+    /// If they do not.
+    pub fn wait_until_direct(&self) {
         if let Some([left, right]) = self.members() {
-            left.becomes_direct(right);
-            right.becomes_direct(left);
+            left.wait_until_direct(right);
+            right.wait_until_direct(left);
         }
     }
 
-    /// Waits until the two of a tailnet reach each other by a third member that relays.
+    /// Waits until both members of a tailnet reach each other through a third member that relays.
     ///
     /// # Panics
-    /// When they do not.
-    pub fn become_relayed(&self) {
+    /// If they do not.
+    pub fn wait_until_relayed(&self) {
         if let Some([left, right]) = self.members() {
-            left.becomes_relayed(right, "");
-            right.becomes_relayed(left, "");
+            left.wait_until_relayed(right, "");
+            right.wait_until_relayed(left, "");
         }
     }
 
@@ -210,20 +211,20 @@ impl Ends {
     }
 
     /// Waits until a ping passes.
-    pub fn meet(&self) {
+    pub fn wait_until_connected(&self) {
         let target = self.right.inner.of(Family::V4);
         eventually("the hosts reach each other", PATIENCE, || {
             ping(&self.left.host, format!("-c 1 -W 0.5 {target}")).is_complete()
         });
     }
 
-    /// Sees to it that nothing went by a relay, where there is one.
+    /// Checks that no traffic was relayed, if there is a relay.
     ///
     /// # Panics
-    /// When it did.
-    pub fn were_direct(&self) {
+    /// If it was.
+    pub fn assert_direct(&self) {
         if let Some((direct, _)) = &self.tailnet {
-            direct.has_stayed();
+            direct.assert_direct();
         }
         if let Some([left, right]) = self.members() {
             for (from, to) in [(left, right), (right, left)] {
@@ -235,7 +236,7 @@ impl Ends {
 }
 
 impl Wired {
-    /// On one cable, or with an emulated link between them, of this shape.
+    /// On one cable, or with an emulated link of this shape between them.
     pub fn new(shape: Option<&str>) -> Wired {
         let Some(shape) = shape else {
             let (left, right) = Pair::hosts(1500);
@@ -246,7 +247,7 @@ impl Wired {
         Wired { left, right, link: Some(link) }
     }
 
-    /// How the left end calls the right one outside of the tunnel, and the other way.
+    /// The right end's outer address for the left end, and the reverse.
     pub fn outer(&self) -> [Addresses; 2] {
         match self.link {
             None => [Addresses::new(1, 2), Addresses::new(1, 1)],
@@ -262,7 +263,7 @@ impl EmulatedLink {
     /// Its own addresses on the left and on the right cable.
     pub(super) const GATEWAYS: [&str; 2] = ["10.1.0.254", "10.2.0.254"];
 
-    /// Two hosts with a link between them that moves nothing yet.
+    /// Two hosts with a link between them that does not relay yet.
     pub(super) fn wire() -> (Host, Host, EmulatedLink) {
         let (left, middle, right) = (Host::new("left"), Host::new("link"), Host::new("right"));
         for (number, end, device) in [(1, &left, "l1"), (2, &right, "l2")] {
@@ -273,13 +274,13 @@ impl EmulatedLink {
         (left, right, EmulatedLink { relay: None, host: middle, dropped: Dropped::default() })
     }
 
-    /// How the left end calls the right one, and the other way: each by the link's address on its
-    /// own cable.
+    /// The right end's address for the left end, and the reverse: the link's address on the
+    /// respective cable.
     pub(super) fn outer() -> [Addresses; 2] {
         [Addresses::new(1, LINK), Addresses::new(2, LINK)]
     }
 
-    /// From now on it is of this shape; what is on the way is lost.
+    /// Restarts the link with this shape; datagrams in flight are lost.
     pub(super) fn reshape(&mut self, shape: &str) {
         self.dropped();
         let (left, right) = (format!("10.1.0.{LINK}:{PORT}"), format!("10.2.0.{LINK}:{PORT}"));
@@ -288,7 +289,7 @@ impl EmulatedLink {
         self.relay = Some(Server::start(&self.host, &arguments, PORT));
     }
 
-    /// Ends it and tells what did not come out of it since its start.
+    /// Ends the relay and returns all drops since its start.
     pub(super) fn dropped(&mut self) -> Dropped {
         let words = self.relay.take().map(Server::finish).unwrap_or_default();
         let more = Dropped::parse(&words).unwrap_or_default();

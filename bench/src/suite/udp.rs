@@ -1,13 +1,13 @@
-//! Floods of UDP, by the generator of `crate::flood`, and where their packets went.
+//! Floods of UDP, by the generator of `crate::flood`, and the drops of their packets.
 //!
 //! ```text
 //!   sender --> TUN ring --> daemon ~~~~ outer socket --> daemon --> inner socket (the sink)
 //!   offered    `ring`                   `socket`                    `carried`
 //! ```
 //!
-//! The sink reads nothing, so each datagram that the far kernel delivers is one that the sink's
-//! full buffer dropped, and counted. All is read at two instants while the flood is on: what
-//! queues at its ends is left out.
+//! The sink reads nothing, so each datagram that the far kernel delivers is dropped by the sink's
+//! full buffer and counted. All counters are read at two instants during the flood, so that the
+//! queues at its start and end do not count.
 
 use std::process::Stdio;
 use std::thread;
@@ -22,24 +22,24 @@ use crate::measure::{self, Measure, OVERLOAD, OVERLOAD_GSO, OVERLOAD_GSO_PEAK, O
 /// The discard port.
 const SINK: u16 = 9;
 
-/// The flood is on for so long before its counters are first read, and after they were last.
+/// Time of the flood before the counters are first read, and after they were last read.
 const EDGE: Duration = Duration::from_millis(200);
 
-/// A brief flood that carried nothing is tried so many times more.
+/// Retries of a brief flood that carried nothing.
 const AGAIN: u32 = 3;
 
-/// The largest payload that the tests use, which fits the MTU with the headers of IPv4 and UDP: in
-/// single datagrams, and in runs by `UDP_SEGMENT`.
+/// The largest payload that the tests use, which fits the MTU with IPv4 and UDP headers: as single
+/// datagrams, and in runs by `UDP_SEGMENT`.
 const OVERLOADS: [(&str, [&Measure; 2]); 2] = [
     ("1380", [&OVERLOAD_PEAK, &OVERLOAD]),
     ("1380 --segment", [&OVERLOAD_GSO_PEAK, &OVERLOAD_GSO]),
 ];
 
-/// What a paced sender tries, of what one offers that sends single datagrams unpaced. The slowest
+/// Rates of the paced sender, as fractions of an unpaced sender of single datagrams. The slowest
 /// peers carry a tenth of it.
 const RAMP: [f64; 6] = [0.1, 0.25, 0.35, 0.5, 0.75, 1.0];
 
-/// What a flood did.
+/// Result of a flood.
 struct Flow {
     /// Packets a second, in thousands.
     carried: f64,
@@ -47,13 +47,13 @@ struct Flow {
     own: f64,
     ring: f64,
     socket: f64,
-    /// Microseconds of both daemons for each packet carried.
+    /// Microseconds of both daemons for each carried packet.
     cpu: f64,
-    /// Context switches of both daemons, voluntary and not, in thousands a second.
+    /// Context switches of both daemons, voluntary and involuntary, in thousands a second.
     switches: [f64; 2],
 }
 
-/// Where in a flow's figures the costs of the daemons begin.
+/// Index of the daemons' costs in a flow's figures.
 const COSTS_AT: usize = 5;
 
 impl Flow {
@@ -64,8 +64,7 @@ impl Flow {
     }
 }
 
-/// The floods, by the size and the options of the sender, and what is told of each, in the order of
-/// [`Flow::figures`].
+/// The floods: size and options of the sender, and the measures, in the order of [`Flow::figures`].
 static FLOODS: [(&str, [&Measure; 8]); 4] = {
     use measure::*;
     [
@@ -168,7 +167,7 @@ impl Turn<'_> {
         }
     }
 
-    /// What a flood carries, in thousands of packets a second.
+    /// Rate that a flood carries, in thousands of packets a second.
     pub(super) fn flood_carried(&self, arguments: &str) -> f64 {
         self.flood(arguments, self.plan.time()).carried
     }
@@ -176,7 +175,7 @@ impl Turn<'_> {
     /// Floods from left to right; `arguments` are the size and the options of the sender.
     fn flood(&self, arguments: &str, time: Duration) -> Flow {
         let mut flow = self.flood_once(arguments, time);
-        // In so short a time a loaded machine may not have run the daemons at all.
+        // On a loaded machine the daemons may not have run in so short a time.
         let mut again = if self.plan.is_brief { AGAIN } else { 0 };
         while flow.carried == 0.0 && again > 0 {
             flow = self.flood_once(arguments, time);
@@ -205,7 +204,7 @@ impl Turn<'_> {
 
         let output = sender.wait_with_output().expect("a child can be waited for");
         let sent = Sent::parse(&String::from_utf8_lossy(&output.stdout));
-        let sent = sent.expect("the sender told what it did");
+        let sent = sent.expect("the sender prints its result");
         let rate = |of: &dyn Fn(&Counters) -> f64| (of(&after) - of(&before)) / time / 1e3;
         let carried = rate(&|counters| counters.carried);
         Flow {

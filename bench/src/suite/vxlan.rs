@@ -1,4 +1,4 @@
-//! VXLAN inside the tunnel, as overlays over a VPN are. Without UDP checksums (RFC 7348 section 5).
+//! VXLAN inside the tunnel, as in overlays over a VPN, without UDP checksums (RFC 7348 section 5).
 
 use netns::{Family, OVERLAY, overlay};
 

@@ -1,4 +1,4 @@
-//! How soon the nodes that see a node are told that it is reached elsewhere or has another key.
+//! Delay until the nodes that see a node have its new endpoint or key.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,46 +10,46 @@ use tokio::time::{Instant, interval, timeout};
 
 use super::{Shared, percentiles};
 
-/// The most changes of one question, as many as bits that each node has of those that it was told.
-const MOST: usize = 512;
-/// How long is waited for the last.
+/// Limit of changes in all commands; each node has a bit for each change that it received.
+const MAX_CHANGES: usize = 512;
+/// Time to wait for the last update.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a node is to do.
+/// A command to a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
-    /// The change, which others are told.
+    /// Number of the change, which others recognise.
     pub mark: u16,
-    /// Whether it takes another key, too.
+    /// Whether the node also changes its key.
     pub is_renewal: bool,
 }
 
-/// The changes that are asked about.
+/// The requested changes.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// When each began, by its mark; marks are used once.
+    /// Start of each change, by its mark; marks are used once.
     begun: Mutex<Vec<Option<Instant>>>,
-    /// How long each took until somebody was told.
-    told: Mutex<Vec<f32>>,
+    /// Delay of each update in milliseconds.
+    delays: Mutex<Vec<f32>>,
     expected: AtomicUsize,
 }
 
-/// Which changes a node was told.
+/// The changes that a node has received.
 #[derive(Debug, Default)]
-pub(super) struct Told(Vec<u64>);
+pub(super) struct SeenChanges(Vec<u64>);
 
-/// How soon others are told, in milliseconds.
+/// Delay of updates, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latency {
-    /// How many were told in time, of each change the nodes that see the node.
+    /// Updates received in time; each node that sees a changed node receives one.
     pub count: usize,
-    /// How many had to be.
+    /// Updates expected.
     pub expected: usize,
-    /// Half of them.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99: f64,
-    /// All.
+    /// Maximum.
     pub last: f64,
 }
 
@@ -59,7 +59,7 @@ impl Latency {
         Latency { count: times.len(), expected, p50, p99, last }
     }
 
-    /// The line that says so.
+    /// Parses the line.
     pub fn parse(line: &str) -> Option<Latency> {
         let mut words = line.strip_prefix("latency ")?.split_whitespace();
         let mut number = || words.next()?.parse().ok();
@@ -77,21 +77,21 @@ impl fmt::Display for Latency {
 }
 
 impl Changes {
-    /// A change begins now.
+    /// Records the start of a change.
     pub fn begin(&self, mark: u16) {
         self.begun()[usize::from(mark)] = Some(Instant::now());
     }
 
-    /// A node was told these: notes what is new to it.
-    pub fn note(&self, marks: &[u16], told: &mut Told) -> bool {
+    /// Records the changes that are new to a node. Returns whether any was.
+    pub fn note(&self, marks: &[u16], seen: &mut SeenChanges) -> bool {
         let mut any = false;
         for mark in marks {
             let begun = self.begun().get(usize::from(*mark)).copied().flatten();
             if let Some(begun) = begun
-                && told.insert(*mark)
+                && seen.insert(*mark)
             {
                 let took = begun.elapsed().as_secs_f32() * 1e3;
-                self.told.lock().unwrap_or_else(PoisonError::into_inner).push(took);
+                self.delays.lock().unwrap_or_else(PoisonError::into_inner).push(took);
                 any = true;
             }
         }
@@ -103,11 +103,11 @@ impl Changes {
     }
 
     fn count(&self) -> usize {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.delays.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
-impl Told {
+impl SeenChanges {
     fn insert(&mut self, mark: u16) -> bool {
         let (word, bit) = (usize::from(mark / 64), 1 << (mark % 64));
         if word >= self.0.len() {
@@ -120,7 +120,7 @@ impl Told {
 }
 
 impl Shared {
-    /// Has so many nodes change, one after the other, and says how soon others were told.
+    /// Changes `count` nodes one after the other, and prints the delay at the others.
     pub(super) async fn change(
         self: &Arc<Self>,
         orders: &[mpsc::UnboundedSender<Order>],
@@ -128,41 +128,41 @@ impl Shared {
         count: usize,
         pause: Duration,
     ) {
-        let count = count.min(MOST).min(orders.len());
+        let count = count.min(MAX_CHANGES).min(orders.len());
         let first = self.changes.begun().len();
         self.changes.begun().resize(first + count, None);
-        self.changes.told.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.changes.delays.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.changes.expected.store(0, Relaxed);
         let mut each = interval(pause.max(Duration::from_millis(1)));
         for number in 0..count {
             each.tick().await;
-            // From everywhere, and others each time.
+            // Distributed over all nodes, and different ones each time.
             let node = (number * orders.len() / count + first) % orders.len();
-            let sees = self.swarm.groups[self.places[node]].sees;
+            let sees = self.swarm.groups[self.group_of_nodes[node]].sees;
             self.changes.expected.fetch_add(sees, Relaxed);
-            let mark = u16::try_from(first + number).expect("there are fewer");
-            // A node lives as long as the process.
+            let mark = u16::try_from(first + number).expect("the number of changes is limited");
+            // A node runs as long as the process.
             let _ = orders[node].send(Order { mark, is_renewal });
         }
         let expected = self.changes.expected.load(Relaxed);
-        let all_are_told = async {
+        let all_have_received = async {
             while self.changes.count() < expected {
                 self.done.notified().await;
             }
         };
-        // What is reached by then is said.
-        let _ = timeout(PATIENCE, all_are_told).await;
-        let told = self.changes.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        println!("{}", Latency::of(told, expected));
+        // After the limit the current state is printed.
+        let _ = timeout(PATIENCE, all_have_received).await;
+        let delays = self.changes.delays.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        println!("{}", Latency::of(delays, expected));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Changes, Latency, Told};
+    use super::{Changes, Latency, SeenChanges};
 
     #[test]
-    fn what_is_said_is_read() {
+    fn latency_is_printed_and_parsed() {
         let latency = Latency::of((1..=200).rev().map(|time| time as f32).collect(), 300);
         assert_eq!(
             (latency.count, latency.p50, latency.p99, latency.last),
@@ -173,11 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn each_node_is_counted_once_a_change_and_no_change_that_was_not_asked_for() {
+    fn a_change_is_counted_once_per_node_and_unknown_changes_are_ignored() {
         let changes = Changes::default();
         changes.begun().resize(3, None);
         changes.begin(2);
-        let (mut one, mut other) = (Told::default(), Told::default());
+        let (mut one, mut other) = (SeenChanges::default(), SeenChanges::default());
         assert!(changes.note(&[2, 7], &mut one) && !changes.note(&[2, 1], &mut one));
         assert!(changes.note(&[2], &mut other));
         assert_eq!(changes.count(), 2);

@@ -1,4 +1,4 @@
-//! One node: it registers by key, follows its map, and tells where it may be reached.
+//! One node: registers by key, follows its map, and announces its endpoints.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -21,65 +21,65 @@ use tokio::sync::{SemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
 
-use super::change::{Order, Told};
-use super::known::{BadFrame, Known, MARK};
+use super::change::{Order, SeenChanges};
+use super::peer_list::{FrameError, MARK, PeerList};
 use super::{Group, Shared};
 
-/// A connection that lasted so long was a good one.
+/// A connection that lasted this long resets the backoff.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// Always the same one of a number, in its network.
+/// A node; the same number gives the same node of its network.
 struct Node {
     shared: Arc<Shared>,
     group: Group,
     machine: MachineKey,
     key: NodePublic,
-    /// The key that another one replaces.
+    /// The previous key, during a renewal.
     old_key: Option<NodePublic>,
     announced: Announcement,
     is_registered: bool,
-    /// The last epoch in which it had a whole map.
+    /// The last epoch in which it had a full map.
     epoch: Option<u64>,
     is_whole: bool,
-    told: Told,
-    /// The last question about rules that it answered.
+    seen: SeenChanges,
+    /// The last `rules` command that it answered.
     answered: u64,
 }
 
 /// Why a connection ended.
-enum Ended {
-    /// It is to have another key.
+enum ConnectionEnd {
+    /// The node must change its key.
     Renewal,
     Trouble(ControlError),
     Refused(String),
-    Unread(BadFrame),
+    Unread(FrameError),
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for ConnectionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ended::Renewal => f.write_str("another key"),
-            Ended::Trouble(error) => write!(f, "{error}"),
-            Ended::Refused(why) => write!(f, "refused: {why}"),
-            Ended::Unread(why) => write!(f, "{why}"),
+            ConnectionEnd::Renewal => f.write_str("another key"),
+            ConnectionEnd::Trouble(error) => write!(f, "{error}"),
+            ConnectionEnd::Refused(why) => write!(f, "refused: {why}"),
+            ConnectionEnd::Unread(why) => write!(f, "{why}"),
         }
     }
 }
 
-impl From<ControlError> for Ended {
-    fn from(error: ControlError) -> Ended {
-        Ended::Trouble(error)
+impl From<ControlError> for ConnectionEnd {
+    fn from(error: ControlError) -> ConnectionEnd {
+        ConnectionEnd::Trouble(error)
     }
 }
 
-impl From<BadFrame> for Ended {
-    fn from(frame: BadFrame) -> Ended {
-        Ended::Unread(frame)
+impl From<FrameError> for ConnectionEnd {
+    fn from(frame: FrameError) -> ConnectionEnd {
+        ConnectionEnd::Unread(frame)
     }
 }
 
-/// Lives as long as the process. It comes again as a client of Tailscale's does.
-pub(super) async fn live(
+/// Runs as long as the process. Reconnects as Tailscale's client does.
+pub(super) async fn run(
     shared: Arc<Shared>,
     (number, group): (usize, Group),
     mut orders: mpsc::UnboundedReceiver<Order>,
@@ -90,10 +90,10 @@ pub(super) async fn live(
         let begun = Instant::now();
         let Err(ended) = node.connect(&mut orders).await;
         node.set_whole(false);
-        if let Ended::Renewal = ended {
+        if let ConnectionEnd::Renewal = ended {
             continue;
         }
-        node.shared.note_trouble(&ended);
+        node.shared.note_failure(&ended);
         if begun.elapsed() >= STEADY {
             failures.reset();
         }
@@ -106,7 +106,7 @@ pub fn node_key(number: usize) -> Box<Zeroizing<[u8; 32]>> {
     secret(&mut ChaCha20Rng::seed_from_u64(number as u64))
 }
 
-/// Its public half.
+/// The public half of [`node_key`].
 pub fn public_key(number: usize) -> NodePublic {
     NodePublic(*wg::PrivateKey::from_bytes(&node_key(number)).public_key().as_bytes())
 }
@@ -119,7 +119,7 @@ fn secret(rng: &mut ChaCha20Rng) -> Box<Zeroizing<[u8; 32]>> {
 
 impl Node {
     fn new(shared: Arc<Shared>, number: usize, group: Group) -> Node {
-        // The second secret of the number: the first is the node's.
+        // The first secret of the seed is the node's; this is the second.
         let mut rng = ChaCha20Rng::seed_from_u64(number as u64);
         drop(secret(&mut rng));
         let machine = MachineKey::new(secret(&mut rng));
@@ -146,21 +146,21 @@ impl Node {
             is_registered: false,
             epoch: None,
             is_whole: false,
-            told: Told::default(),
+            seen: SeenChanges::default(),
             answered: 0,
         }
     }
 
-    /// One connection, to its end.
+    /// Runs one connection to its end.
     async fn connect(
         &mut self,
         orders: &mut mpsc::UnboundedReceiver<Order>,
-    ) -> Result<Infallible, Ended> {
+    ) -> Result<Infallible, ConnectionEnd> {
         let shared = Arc::clone(&self.shared);
-        // Once they are nodes there is no order in which they come again.
+        // Registered nodes reconnect without a limit.
         let permit = match self.is_registered {
             true => None,
-            false => shared.entrance.acquire().await.ok(),
+            false => shared.join_permits.acquire().await.ok(),
         };
         let settings = Settings {
             url: shared.swarm.url.clone(),
@@ -175,10 +175,10 @@ impl Node {
         let (mut announced, key) = (self.announced.clone(), self.key);
         let ended = tokio::select! {
             ended = self.follow(&connection, permit) => return ended,
-            ended = tell(&connection, key, &mut announced, orders, &shared) => ended,
+            ended = send_updates(&connection, key, &mut announced, orders, &shared) => ended,
         };
         self.announced = announced;
-        if let Ended::Renewal = ended {
+        if let ConnectionEnd::Renewal = ended {
             self.old_key = Some(self.key);
             self.key = NodePublic(renewed(&self.key.0));
             self.is_registered = false;
@@ -186,7 +186,7 @@ impl Node {
         Err(ended)
     }
 
-    async fn register(&mut self, connection: &Connection) -> Result<(), Ended> {
+    async fn register(&mut self, connection: &Connection) -> Result<(), ConnectionEnd> {
         let auth_key = Some(Zeroizing::new(self.group.auth_key.clone()));
         let old_node_key = self.old_key;
         let login = Login { auth_key, old_node_key, ..Login::new(self.key) };
@@ -198,9 +198,11 @@ impl Node {
                 self.is_registered = true;
                 Ok(())
             }
-            Step::Refused(why) => Err(Ended::Refused(why)),
-            Step::Visit(_) => Err(Ended::Refused("a person is to log in".to_owned())),
-            Step::NewNodeKey(_) => Err(Ended::Refused("the key has expired".to_owned())),
+            Step::Refused(why) => Err(ConnectionEnd::Refused(why)),
+            Step::Visit(_) => {
+                Err(ConnectionEnd::Refused("an interactive login is required".to_owned()))
+            }
+            Step::NewNodeKey(_) => Err(ConnectionEnd::Refused("the key has expired".to_owned())),
         }
     }
 
@@ -208,22 +210,23 @@ impl Node {
         &mut self,
         connection: &Connection,
         mut permit: Option<SemaphorePermit<'_>>,
-    ) -> Result<Infallible, Ended> {
+    ) -> Result<Infallible, ConnectionEnd> {
         let request = MapRequest::stream(self.key, &self.announced);
         let mut body = connection.map(self.key, "map", &request).await?.into_body();
-        let (mut known, mut answered) = (Known::default(), self.answered);
+        let (mut peers, mut answered) = (PeerList::default(), self.answered);
         loop {
             let piece = connection.next_piece(&mut body).await?;
             self.shared.bytes.fetch_add(piece.len() as u64, Relaxed);
-            known.handle_bytes(&piece);
-            while let Some(heard) = known.poll_frame(&self.shared.memory)? {
-                self.shared.unpacked.fetch_add(heard.unpacked as u64, Relaxed);
-                if !heard.marks.is_empty() && self.shared.changes.note(&heard.marks, &mut self.told)
+            peers.handle_bytes(&piece);
+            while let Some(summary) = peers.poll_frame(&self.shared.memory)? {
+                self.shared.unpacked.fetch_add(summary.unpacked as u64, Relaxed);
+                if !summary.marks.is_empty()
+                    && self.shared.changes.note(&summary.marks, &mut self.seen)
                 {
                     self.shared.done.notify_one();
                 }
                 let question = self.shared.question.load(Relaxed);
-                if heard.has_rules {
+                if summary.has_rules {
                     drop(permit.take());
                     self.note_map();
                     if answered != question {
@@ -232,11 +235,11 @@ impl Node {
                     }
                 }
             }
-            self.set_whole(known.count() == self.group.sees);
+            self.set_whole(peers.count() == self.group.sees);
         }
     }
 
-    /// The first map has rules.
+    /// Counts the map: the first map has rules.
     fn note_map(&mut self) {
         let epoch = self.shared.epoch.load(Relaxed);
         if self.epoch.replace(epoch) != Some(epoch) {
@@ -252,19 +255,19 @@ impl Node {
     }
 }
 
-/// Tells of the node, now and when it is to change.
-async fn tell(
+/// Announces the node, now and after each change.
+async fn send_updates(
     connection: &Connection,
     key: NodePublic,
     announced: &mut Announcement,
     orders: &mut mpsc::UnboundedReceiver<Order>,
     shared: &Shared,
-) -> Ended {
+) -> ConnectionEnd {
     loop {
         if let Err(error) = connection.update(key, &MapRequest::update(key, announced)).await {
-            return Ended::Trouble(error);
+            return ConnectionEnd::Trouble(error);
         }
-        // As long as the swarm lives there may be another.
+        // Another command may follow as long as the swarm runs.
         let Some(Order { mark, is_renewal }) = orders.recv().await else {
             return std::future::pending().await;
         };
@@ -275,7 +278,7 @@ async fn tell(
         }
         shared.changes.begin(mark);
         if is_renewal {
-            return Ended::Renewal;
+            return ConnectionEnd::Renewal;
         }
     }
 }

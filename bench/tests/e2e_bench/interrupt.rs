@@ -1,4 +1,4 @@
-//! `make bench` and `linerate bench`: one that is interrupted leaves nothing behind: no process, and with them no namespace and no
+//! An interrupted `make bench` or `linerate bench` leaves no process, and therefore no namespace and no
 //! file of a host.
 
 use std::fs;
@@ -10,13 +10,14 @@ use netns::{Implementation, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// All that the bench starts has it in its environment. linerate keeps variables that begin with `WG_`.
+/// Environment variable of all processes that the bench starts. linerate keeps variables that begin
+/// with `WG_`.
 const MARK: &str = "WG_BENCH_MARK";
 
-/// Until the tunnel is up and traffic runs, and until all is over.
+/// Time until the tunnel is up and traffic runs, and until all processes have ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The names of the processes that carry the mark.
+/// The names of the processes with the mark.
 fn marked(mark: &str) -> Vec<String> {
     let wanted = format!("{MARK}={mark}");
     let processes = fs::read_dir("/proc").expect("there is /proc").flatten();
@@ -29,7 +30,7 @@ fn marked(mark: &str) -> Vec<String> {
 }
 
 fn start(program: &Path, arguments: &[&str], mark: &str) -> Child {
-    // Whoever runs the tests in the background may ignore these signals.
+    // Tests that run in the background may ignore these signals.
     Command::new("env")
         .arg("--default-signal=INT,TERM,HUP")
         .arg(program)
@@ -42,7 +43,7 @@ fn start(program: &Path, arguments: &[&str], mark: &str) -> Child {
         .expect("the program is built")
 }
 
-/// Interrupts it by each signal, once these run.
+/// Interrupts the program by each signal, once these processes run.
 fn leaves_nothing(program: &Path, arguments: &[&str], of_it: &[&str]) {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGKILL] {
         let mark = format!("{}-{signal}-{}", std::process::id(), of_it.len());
@@ -57,19 +58,19 @@ fn leaves_nothing(program: &Path, arguments: &[&str], of_it: &[&str]) {
 }
 
 #[test]
-fn the_bench_leaves_nothing_behind_whatever_ends_it() {
+fn an_interrupted_bench_leaves_no_process() {
     let arguments = ["--only", "tcp", "--seconds", "30", "--beside", "none"];
     leaves_nothing(Path::new(env!("CARGO_BIN_EXE_bench")), &arguments, &["iperf3", "linerate"]);
 }
 
 #[test]
-fn the_users_bench_leaves_nothing_behind_whatever_ends_it() {
+fn an_interrupted_linerate_bench_leaves_no_process() {
     let linerate = Implementation::Linerate.path();
     leaves_nothing(&linerate, &["bench", "--seconds", "60"], &["unshare", "nsenter", "linerate"]);
 }
 
 #[test]
-fn the_users_bench_measures_something_with_the_binary_alone() {
+fn linerate_bench_measures_with_the_binary_alone() {
     let ran = Command::new(Implementation::Linerate.path())
         .args(["bench", "--seconds", "1"])
         .output()
@@ -80,7 +81,7 @@ fn the_users_bench_measures_something_with_the_binary_alone() {
     for what in
         ["TCP through the tunnel, forward", "TCP through the tunnel, reverse", "received", "MB"]
     {
-        let line = text.lines().find(|line| line.contains(what)).expect("it is told");
+        let line = text.lines().find(|line| line.contains(what)).expect("the line is printed");
         let figure = line.split_whitespace().rev().nth(1).and_then(|word| word.parse::<f64>().ok());
         assert!(figure > Some(0.0), "{line}");
     }

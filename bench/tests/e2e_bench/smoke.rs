@@ -1,7 +1,7 @@
-//! The bench itself: that the traffic of each test passes. No timing is judged.
+//! The bench itself: the traffic of each test passes. Timing is not checked.
 //!
-//! All tests run once, as briefly as there is something to see. What takes longer is ignored unless
-//! it is asked for (`make smoke`): tests at their full size, the ladder, flame graphs, links.
+//! All tests run once, as briefly as possible. Longer tests are ignored by default (`make smoke`):
+//! tests at their full size, the ladder, flame graphs, links.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ use linerate_bench::suite::Test;
 use netns::Implementation;
 use serde_json::Value;
 
-/// Runs one round of these tests; how it ended, and its JSON.
+/// Runs one round of these tests. Returns its output and its JSON.
 fn run(tests: &str, name: &str, arguments: &[&str]) -> (Output, Value) {
     let json = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("smoke-{name}.json"));
     let ran = Command::new(env!("CARGO_BIN_EXE_bench"))
@@ -23,7 +23,7 @@ fn run(tests: &str, name: &str, arguments: &[&str]) -> (Output, Value) {
     (ran, serde_json::from_str(&text).expect("the bench writes JSON"))
 }
 
-/// What linerate alone carries in these tests.
+/// The report of linerate alone for these tests.
 fn bench(tests: &str, name: &str, length: &[&str]) -> Value {
     let (ran, report) = run(tests, name, &[length, &["--beside", "none"]].concat());
     succeeds(&ran);
@@ -37,7 +37,7 @@ fn succeeds(ran: &Output) {
 const BRIEF: [&str; 1] = ["--brief"];
 const WHOLE: [&str; 2] = ["--seconds", "1"];
 
-/// The figure must be there and be more than nothing.
+/// The figures must exist and be greater than zero.
 fn passes(report: &Value, measures: &[&str]) {
     for measure in measures {
         let figure = report["contenders"][0]["figures"][measure]["median"].as_f64();
@@ -102,7 +102,7 @@ const SERVER_MANY: [&str; 6] = [
     "server_10k_policy_again",
 ];
 
-/// What a test must have carried, and made of it.
+/// Measures that a test must have.
 fn measures(test: Test) -> &'static [&'static str] {
     match test {
         Test::Tcp => &TCP,
@@ -133,7 +133,7 @@ fn every_test_carries_traffic() {
     let report = bench(&names, "all", &BRIEF);
     let left_out = &report["contenders"][0]["left_out"];
     for test in Test::ALL {
-        // Not every kernel has VXLAN, and headscale is a large program; all else is there.
+        // A kernel may lack VXLAN, and headscale may not be built; everything else is present.
         use Test::{Nat, Server, ServerMany, Tailnet, Vxlan};
         if !matches!(test, Vxlan | Tailnet | Nat | Server | ServerMany)
             || left_out[test.name()].is_null()
@@ -145,7 +145,7 @@ fn every_test_carries_traffic() {
             netns::skip("headscale");
         }
     }
-    // A figure that the kernel's clock was too coarse for is a number all the same.
+    // The kernel's clock may be too coarse for a figure, which is then still a number.
     for flood in ["udp_64", "udp_200", "udp_1380", "udp_gso"] {
         let cost = &report["contenders"][0]["figures"][format!("{flood}_cpu")]["median"];
         assert!(cost.is_number(), "{flood}: {cost}");
@@ -155,7 +155,7 @@ fn every_test_carries_traffic() {
 }
 
 #[test]
-fn a_contender_that_fails_is_told_and_leaves_the_others() {
+fn a_failed_contender_is_reported_and_the_others_are_measured() {
     let good = format!("good={}", Implementation::Linerate.path().display());
     let arguments = ["--brief", "--binary", &good, "--binary", "bad=/bin/false"];
     let (ran, report) = run("plain", "failing", &arguments);
@@ -170,12 +170,12 @@ fn table(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_readmes_figures_are_markdown_and_a_part_of_them_is_not_written() {
+fn a_partial_table_is_printed_as_markdown_and_not_written() {
     let ran = table(&["--brief", "--rounds", "1", "--only", "tcp", "--beside", "none"]);
     succeeds(&ran);
     let text = String::from_utf8_lossy(&ran.stdout);
     let row = text.lines().find(|line| line.starts_with("| TCP, 1 stream, forth"));
-    assert!(row.is_none(), "nothing stands beside it: {text}");
+    assert!(row.is_none(), "there is no other contender: {text}");
     for words in ["of commit ", "medians of one round", "Versions: linerate", "It took "] {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
@@ -185,7 +185,7 @@ fn the_readmes_figures_are_markdown_and_a_part_of_them_is_not_written() {
     let refused = table(&arguments);
     let errors = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        !refused.status.success() && errors.contains("--write takes the whole table"),
+        !refused.status.success() && errors.contains("--write needs the whole table"),
         "{errors}"
     );
     let kept = std::fs::read_to_string(&readme).expect("it is still there");
@@ -213,7 +213,7 @@ fn the_last_of_a_thousand_peers_is_reached() {
     passes(&bench("peers", "peers", &WHOLE), &measures);
 }
 
-/// And a cable without a tunnel, which has no peers, says so.
+/// The bare cable is skipped: it lacks peers.
 #[test]
 #[ignore = "long: make smoke"]
 fn ten_thousand_peers_shake_hands() {
@@ -230,7 +230,7 @@ fn ten_thousand_peers_shake_hands() {
     assert!(done > Some(99.0), "{done:?}");
 }
 
-/// Beside tailscaled, where that is to be had: what it carried stands beside both stacks.
+/// With tailscaled if it is built: its figures are compared with both stacks.
 #[test]
 #[ignore = "long: make smoke"]
 fn proxies_carry_in_and_out_on_each_stack() {
@@ -253,7 +253,7 @@ fn proxies_carry_in_and_out_on_each_stack() {
     }
 }
 
-/// Where perf is not to be had it says so.
+/// Without perf the bench says so.
 #[test]
 #[ignore = "long: make smoke"]
 fn a_flame_graph_of_each_end_has_names_of_kernel_and_userland() {
@@ -280,7 +280,7 @@ fn a_flame_graph_of_each_end_has_names_of_kernel_and_userland() {
 
 #[test]
 #[ignore = "long: make smoke"]
-fn pings_over_a_link_with_delay_take_it() {
+fn pings_over_a_link_have_its_delay() {
     let arguments =
         ["--seconds", "1", "--beside", "none", "--link", "rtt=10,jitter=1,rate=100,loss=1"];
     let (ran, report) = run("ping", "link", &arguments);

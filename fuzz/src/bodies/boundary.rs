@@ -1,5 +1,5 @@
-//! A stack with both halves of its boundary, as an engine holds them, and on a clock of the
-//! target's. What it sends has to fit the MTU, and what it keeps the memory that it may use.
+//! A stack with both halves of its boundary, as an engine owns them, on the target's clock. Its
+//! packets must fit the MTU, and its buffers the memory limit.
 
 use std::{
     net::IpAddr,
@@ -16,7 +16,7 @@ use packet::{
 };
 
 const MTU: u16 = 1420;
-/// Bytes that the stack's streams may hold.
+/// Limit of the streams' buffers in bytes.
 const MEMORY: usize = 1 << 20;
 
 pub struct Boundary {
@@ -42,8 +42,8 @@ impl Boundary {
         Self { stack, recv, send, batch, arrivals: RecvBatch::new(1) }
     }
 
-    /// Delivers as many of the first packets as one datagram slot holds, in one batch, and says how
-    /// many they were. What is no IP packet does not come so far, as behind an engine.
+    /// Delivers the first packets in one batch, as many as one datagram slot holds, and returns
+    /// their number. Invalid IP packets are dropped, as behind an engine.
     pub fn deliver<'a>(&mut self, packets: impl IntoIterator<Item = &'a Vec<u8>>) -> usize {
         self.arrivals.clear();
         let slot = self.arrivals.slots_mut().next().expect("there is a slot");
@@ -61,7 +61,7 @@ impl Boundary {
         taken
     }
 
-    /// Takes what the stack sends, packet by packet.
+    /// Takes the stack's packets one by one.
     pub fn collect(&mut self, mut each: impl FnMut(Vec<u8>)) {
         for _ in 0..50 {
             self.batch.clear();
@@ -79,7 +79,7 @@ impl Boundary {
                 }
             }
         }
-        // Each stream may have a chunk beyond the budget, each way.
+        // Each stream may exceed the budget by a chunk in each direction.
         let bound = MEMORY + self.stack.connections() * 2 * 16 * 1024;
         assert!(self.stack.memory_used() <= bound);
     }

@@ -1,4 +1,4 @@
-//! Batches of packets through one coalescer, against the oracle.
+//! Sends batches of packets through one coalescer and compares with the oracle.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,11 @@ use super::{
     take,
 };
 
-/// Packets of a batch, and bytes of all, as many as are worth the time.
+/// Limits of packets and bytes per batch, for speed.
 const PACKETS: usize = 160;
 const BYTES: usize = 150_000;
 
-/// What comes out, split by the oracle, is what went in.
+/// The output, split by the oracle, equals the input.
 pub fn coalesce(data: &[u8]) {
     let mut rest = data;
     let [which] = take(&mut rest);
@@ -46,7 +46,7 @@ fn run(coalescer: &mut Coalescer, packets: &[Vec<u8>], which: Coalesce) {
     written.iter().for_each(|(written, _)| splits_alike(written));
 }
 
-/// Our own segmenter does as the oracle.
+/// Our own segmenter agrees with the oracle.
 fn splits_alike(written: &[u8]) {
     let (header, packet) = written.split_first_chunk().expect("there is a header");
     let offload = Offload::parse(header).expect("what we write we can read");
@@ -60,7 +60,7 @@ fn splits_alike(written: &[u8]) {
     assert_eq!(expected.next(), None);
 }
 
-/// Flows that go on from packet to packet.
+/// Flows that continue from packet to packet.
 #[derive(Default)]
 pub(super) struct Sender {
     flows: HashMap<(bool, bool, u8), Spec>,
@@ -68,7 +68,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Makes packets by the next step; `false` where a batch ends. The low three bits
+    /// Makes packets by the next step; returns `false` at the end of a batch. The low three bits
     /// name the flow, so that one byte is the next packet of a flow.
     pub(super) fn step(&mut self, rest: &mut &[u8], packets: &mut Vec<Vec<u8>>) -> bool {
         let [step] = take(rest);
@@ -80,7 +80,7 @@ impl Sender {
                 let [count] = take(rest);
                 let most = BYTES / self.flow(flow).build().len();
                 for number in 0..count.min(most.min(PACKETS) as u8) {
-                    // Of one flow, or of as many flows as packets.
+                    // All packets in one flow, or each in its own.
                     flow.2 = if step >> 3 == 13 { flow.2 } else { number };
                     packets.push(self.next(flow).build());
                 }
@@ -140,13 +140,13 @@ fn change_one(spec: &mut Spec, what: u8, rest: &mut &[u8]) {
     }
 }
 
-/// Changes a flow from here on.
+/// Changes the flow for the following packets.
 fn change_all(spec: &mut Spec, what: u8, rest: &mut &[u8]) {
     let [value] = take(rest);
     match what {
         23 => {
             let [high] = take(rest);
-            // At most half of a packet, so that the limit of a super-packet is met.
+            // At most half of a packet, so that super-packets reach their limit.
             spec.payload.resize(usize::from(u16::from_le_bytes([value, high & 0x7f])), 0);
         }
         24 => spec.tos = value,
@@ -164,7 +164,7 @@ fn change_all(spec: &mut Spec, what: u8, rest: &mut &[u8]) {
     }
 }
 
-/// Any bytes, made an IP packet as long as its header says.
+/// Arbitrary bytes, with the length of an IP packet as in its header.
 fn verbatim(rest: &mut &[u8]) -> Option<Vec<u8>> {
     let [len, right] = take(rest);
     let (bytes, behind) = rest.split_at(usize::from(len).min(rest.len()));
@@ -182,7 +182,7 @@ fn verbatim(rest: &mut &[u8]) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// Changes a byte, but not the version and the length.
+/// Changes a byte except the version and the length.
 fn poke(packet: &mut [u8], rest: &mut &[u8]) {
     let [at, value, right] = take(rest);
     let at = usize::from(at) % packet.len();
@@ -197,7 +197,7 @@ fn poke(packet: &mut [u8], rest: &mut &[u8]) {
     }
 }
 
-/// Makes an IPv4 header's checksum right.
+/// Corrects an IPv4 header's checksum.
 fn finish(packet: &mut [u8]) {
     if packet[0] >> 4 == 4 {
         packet[10..12].fill(0);

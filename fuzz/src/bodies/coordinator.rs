@@ -1,4 +1,4 @@
-//! What a coordinator reads of its clients: requests inside Noise, and what comes of them.
+//! Requests of clients to a coordinator, inside Noise, and the answers.
 
 use coordinator::{
     MapRequest, NewKey, PollResult, RegisterCommand, RegisterRequest, RegisterResponse, Session,
@@ -9,17 +9,17 @@ use tailnet::keys::MachinePublic;
 
 use super::steps;
 
-/// A clock that stands.
+/// A fixed clock.
 const NOW: Time = Time(1_800_000_000_000);
-/// The auth key that requests may name: `secret::write` of these bytes.
+/// The auth key in requests: `secret::write` of these bytes.
 const KEY: [u8; 38] = [1; 38];
 
-/// Machines that register, tell of themselves and follow, each request a line: whatever they say,
-/// what is kept is bounded and can be loaded again, and every frame and answer is JSON.
+/// Machines register, update their state and follow the map; each request is a line. The stored
+/// state must be bounded and loadable, and every frame and answer must be JSON.
 pub fn coordinator_requests(data: &[u8]) {
     let mut state = State::new(Settings::default());
     let user = User { name: "a".into(), ..User::default() };
-    let user = state.create_user(user, NOW).expect("the first has no name to clash with").id;
+    let user = state.create_user(user, NOW).expect("no other user has the name").id;
     let new = NewKey { user: Some(user), reusable: true, ..NewKey::default() };
     state.create_key(new, &secret::write(&KEY), NOW).expect("the user is there");
     let mut lines = data.split(|byte| *byte == b'\n');
@@ -30,17 +30,18 @@ pub fn coordinator_requests(data: &[u8]) {
         let line = lines.next().unwrap_or_default();
         match step / 3 % 3 {
             0 => register(&mut state, machine, line),
-            1 => hear(&mut state, machine, line, &mut sessions),
+            1 => map_request(&mut state, machine, line, &mut sessions),
             _ => sessions.iter_mut().for_each(|session| follow(&state, session)),
         }
         state.publish(1, NOW);
     });
-    let kept = state.take_writes();
-    for stored in &kept {
+    let stored_rows = state.take_writes();
+    for stored in &stored_rows {
         let length = stored.body.as_ref().map_or(0, String::len);
-        assert!(length < 2 << 20, "what is kept of a node is bounded: {length}");
+        assert!(length < 2 << 20, "the stored state of a node is too long: {length}");
     }
-    State::load(Settings::default(), &kept, (1, 0), NOW).expect("what was kept is read");
+    State::load(Settings::default(), &stored_rows, (1, 0), NOW)
+        .expect("the stored state can be loaded");
 }
 
 fn register(state: &mut State, machine: MachinePublic, line: &[u8]) {
@@ -54,7 +55,12 @@ fn register(state: &mut State, machine: MachinePublic, line: &[u8]) {
     assert!(answer["Error"].is_string());
 }
 
-fn hear(state: &mut State, machine: MachinePublic, line: &[u8], sessions: &mut Vec<Session>) {
+fn map_request(
+    state: &mut State,
+    machine: MachinePublic,
+    line: &[u8],
+    sessions: &mut Vec<Session>,
+) {
     let Ok(request) = MapRequest::read(line) else { return };
     let Some(id) = state.find_machine_node(&machine, &request.node_key) else {
         Session::refusal_frame(request.node_key);

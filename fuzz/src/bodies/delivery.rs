@@ -1,5 +1,5 @@
 //! Authenticated inner packets, through the inbound half into the writer of a TUN device
-//! in memory, against the oracle.
+//! in memory, compared with the oracle.
 //!
 //! ```text
 //!   packets -> sealed -> Datagrams -- engine::Inbound -- sys::TunSend -- Sink -> oracle
@@ -41,14 +41,14 @@ use super::{
     take,
 };
 
-/// Datagrams that are delivered together, and bytes of all, as many as are worth the time.
-const TOGETHER: usize = 160;
+/// Limits of datagrams and bytes per delivery, for speed.
+const PER_BATCH: usize = 160;
 const BYTES: usize = 150_000;
-/// The networks of the sender; half of the hosts that there are.
+/// The sender's networks, which contain half of the hosts.
 const NETS: [&str; 2] = ["10.10.10.0/25", "a0a:a0a:a0a:a0a:a0a:a0a:a0a:a00/121"];
 
-/// What the peer may send reaches the device as it was, in order and described as the kernel
-/// wants it, whatever the device refuses; nothing else reaches it, and is counted.
+/// Allowed packets reach the device unchanged and in order, with a valid virtio-net header,
+/// whatever errors the device returns. All other packets are dropped and counted.
 pub fn delivery(data: &[u8]) {
     let mut rest = data;
     let mut tunnel = Tunnel::new();
@@ -77,22 +77,22 @@ pub fn delivery(data: &[u8]) {
                 total += tunnel.deliver(refusal, at);
             }
         }
-        if tunnel.sent.len() >= TOGETHER || tunnel.bytes() >= BYTES {
+        if tunnel.sent.len() >= PER_BATCH || tunnel.bytes() >= BYTES {
             total += tunnel.deliver(0, 0);
         }
     }
     tunnel.deliver(0, 0);
 }
 
-/// Datagrams on their way, with their marks.
+/// Datagrams in flight with their ECN marks.
 type Waiting = Arc<Mutex<VecDeque<(Vec<u8>, Ecn)>>>;
 
-/// A peer that sends, and the half that receives.
+/// A sending peer and the receiving half.
 struct Tunnel {
     pair: Pair,
     reservation: Reservation,
     counter: u64,
-    /// Bytes behind an inner packet, and the outer ECN mark.
+    /// Padding bytes behind an inner packet, and the outer ECN mark.
     padding: u8,
     outer: u8,
     sent: Vec<Sent>,
@@ -101,7 +101,7 @@ struct Tunnel {
     inbound: Inbound<Datagrams, TunSend<Sink>>,
 }
 
-/// A datagram, and what it is to become.
+/// A datagram and its expected result.
 struct Sent {
     bytes: Vec<u8>,
     ecn: Ecn,
@@ -129,7 +129,7 @@ impl Tunnel {
         self.sent.iter().map(|sent| sent.bytes.len()).sum()
     }
 
-    /// Seals an inner packet, or what is none.
+    /// Seals an inner packet or invalid bytes.
     fn send(&mut self, packet: &[u8]) {
         let keypair = &self.reservation.keypair.send;
         let header = DataHeader { receiver: keypair.remote_index, counter: self.counter };
@@ -149,7 +149,7 @@ impl Tunnel {
         self.sent.push(Sent { bytes, ecn, becomes });
     }
 
-    /// What becomes of a plaintext: a packet, nothing, or a drop.
+    /// The expected result of a plaintext: a packet, nothing, or a drop.
     fn expected(&self, plaintext: &[u8], outer: Ecn) -> Result<Option<Vec<u8>>, DropReason> {
         if plaintext.is_empty() {
             return Ok(None);
@@ -161,7 +161,7 @@ impl Tunnel {
         }
         let header = IpHeader::parse(plaintext).map_err(|_| DropReason::InInvalid)?;
         let is_own = match plaintext[0] >> 4 {
-            // The first is what every host of the pair has.
+            // The first address belongs to every host of the pair.
             4 if plaintext[12..16] == [10, 0, 0, 0] => true,
             4 => plaintext[12..15] == [10; 3] && plaintext[15] < 128,
             _ => plaintext[8..23] == [10; 15] && plaintext[23] < 128,
@@ -184,13 +184,13 @@ impl Tunnel {
         Ok(Some(packet))
     }
 
-    /// Changes bits of what was sent last.
+    /// Changes bits of the last datagram.
     fn forge(&mut self, [at, mask]: [u8; 2]) {
         let Some(last) = self.sent.last_mut().filter(|_| mask != 0) else { return };
         let sealed = &mut last.bytes[DATA_HEADER_LEN..];
         let at = usize::from(at) * 7 % sealed.len();
         sealed[at] ^= mask;
-        // What was forged twice may be as it was.
+        // A second forgery may restore the original.
         last.becomes = match last.becomes {
             Err(DropReason::InForged) => {
                 self.sent.pop();
@@ -200,7 +200,7 @@ impl Tunnel {
         };
     }
 
-    /// Sends once more what was sent last. What was forged did not use up its counter.
+    /// Sends the last datagram again. A forged datagram does not use up its counter.
     fn replay(&mut self) {
         let Some(last) = self.sent.last() else { return };
         let becomes = match last.becomes {
@@ -211,7 +211,7 @@ impl Tunnel {
         self.sent.push(again);
     }
 
-    /// Delivers what was sent, to a device that refuses something; how many bytes.
+    /// Delivers the datagrams to a device that returns some errors. Returns the number of bytes.
     fn deliver(&mut self, refusal: u8, at: u8) -> usize {
         let bytes = self.bytes();
         let sent = std::mem::take(&mut self.sent);
@@ -243,8 +243,8 @@ impl Tunnel {
     }
 }
 
-/// What has no work left to do is as it was sent, and the kernel leaves its checksum alone. The
-/// oracle wants it right, as it is where the kernel was asked for it.
+/// Packets without offload are written as they were sent, and the kernel does not change their
+/// checksums. The oracle needs correct checksums, as the kernel computes them for offloads.
 fn as_from_the_kernel(
     sent: &[Vec<u8>],
     mut written: Vec<(Vec<u8>, usize)>,
@@ -252,7 +252,7 @@ fn as_from_the_kernel(
     let sent: HashSet<_> = sent.iter().map(Vec::as_slice).collect();
     for (written, _) in written.iter_mut().filter(|(written, _)| written[..2] == [0, 0]) {
         let packet = &written[VNET_HEADER_LEN..];
-        assert!(sent.contains(packet), "another packet than any that was sent");
+        assert!(sent.contains(packet), "the packet was not sent");
         if let Some((start, udp)) = plain(packet)
             && !(udp && packet[start + 6..start + 8] == [0, 0])
         {
@@ -284,8 +284,8 @@ fn connected() -> (Pair, Reservation) {
     (pair, reservation)
 }
 
-/// The receiving half of a socket: datagrams of one length and mark come together, as from the
-/// kernel's GRO.
+/// The receiving half of a socket: consecutive datagrams of one length and mark form a run, as from
+/// the kernel's GRO.
 struct Datagrams(Waiting);
 
 impl UdpRecv for Datagrams {
@@ -297,7 +297,7 @@ impl UdpRecv for Datagrams {
             let Some((first, ecn)) = queue.pop_front() else { break };
             let (stride, mut len) = (first.len(), first.len());
             slot[..len].copy_from_slice(&first);
-            // A shorter one is the last.
+            // A shorter datagram ends the run.
             while len.is_multiple_of(stride)
                 && let Some((next, _)) = queue.front().filter(|(_, other)| *other == ecn)
                 && next.len() <= stride
@@ -318,7 +318,7 @@ impl UdpRecv for Datagrams {
     }
 }
 
-/// A TUN device that keeps what is written.
+/// A TUN device that records the writes.
 struct Sink {
     state: Mutex<State>,
     now: AtomicU64,
@@ -330,12 +330,12 @@ struct State {
     written: Vec<Vec<u8>>,
     writes: usize,
     refused: usize,
-    /// What it answers, to what, from this write on and how often.
+    /// The error, which writes it affects, the first affected write, and how many.
     answer: Option<Errno>,
     supers_only: bool,
     from: usize,
     most: usize,
-    /// Whether it refuses everything.
+    /// Whether all writes fail.
     is_down: bool,
 }
 
@@ -351,9 +351,9 @@ impl Sink {
         self.state.lock().expect("nothing panicked")
     }
 
-    /// What it refuses from now on; of all but the last nothing is lost by that.
+    /// Sets the errors of the following writes. Only the last kind loses packets.
     fn refuse(&self, refusal: u8, at: u8) {
-        // So that what was refused is tried again now and then.
+        // Advances the clock, so that refused offloads are retried from time to time.
         self.now.fetch_add(400_000_000, Ordering::Relaxed);
         let (from, all) = (usize::from(at), usize::MAX);
         let supers = |answer, most| (Some(answer), true, most, false);
@@ -365,7 +365,7 @@ impl Sink {
             4 => supers(Errno::ENOMEM, 1),
             5 => supers(Errno::EPERM, 2),
             6 => some(Errno::EINTR, 9),
-            // No longer than its patience.
+            // Shorter than the retry limit of the writer.
             7 => some(Errno::EAGAIN, 4),
             8 => (Some(Errno::EIO), false, all, true),
             _ => (None, false, 0, false),
@@ -374,7 +374,7 @@ impl Sink {
         *self.state() = State { answer, supers_only, from, most, is_down, ..State::default() };
     }
 
-    /// What was written, each with the number of packets that the kernel makes of it.
+    /// The written packets, each with the number of packets that the kernel makes of it.
     fn taken(&self) -> Vec<(Vec<u8>, usize)> {
         let count = |written: Vec<u8>| {
             let (header, packet) = written.split_at(VNET_HEADER_LEN);
@@ -409,7 +409,7 @@ impl Calls for Sink {
 
     fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let written: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
-        // IOV_MAX, beyond which writev(2) refuses.
+        // IOV_MAX, beyond which writev(2) fails.
         assert!(
             pieces.len() <= 1024 && written.len() <= VNET_HEADER_LEN + 65_535,
             "{}",

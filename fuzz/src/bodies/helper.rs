@@ -1,8 +1,8 @@
-//! Messages to a helper process: each is written as it was read.
+//! Messages to a helper process: a parsed message encodes to the same bytes.
 
 use sys::process::helper::{Entry, Job, MAX_ENTRIES, Message};
 
-/// The first message, and any behind it.
+/// The first message; further bytes may follow.
 pub fn helper(data: &[u8]) {
     if let Some(job) = Job::parse(data) {
         assert!(job.files.iter().all(|path| path.is_absolute()));

@@ -1,4 +1,4 @@
-//! What helper processes hear on their lines, and what a peer hears of them.
+//! Messages between a peer and its helper processes.
 
 use std::{
     fs,
@@ -20,20 +20,22 @@ use sys::namespace;
 
 use super::{steps, take};
 
-/// Bytes that a line holds before anybody reads.
+/// Capacity of a line in bytes before the reader starts.
 const LINE: usize = 48 * 1024;
-/// The length of a child's message.
-const WORD: usize = 6;
+/// Length of a child's message.
+const MESSAGE: usize = 6;
 
-/// The line to a guardian: messages, and bytes that are none.
+/// The line to a guardian: messages and arbitrary bytes.
 pub fn guardian_line(data: &[u8]) {
-    let Some(Rehearsal { job, conf, steps: told }) = heard(&line_of(data)) else { return };
+    let Some(Rehearsal { job, conf, steps: steps_done }) = read_messages(&line_of(data)) else {
+        return;
+    };
     // A job that is sent again is the same job.
-    let again = heard(&framed(&job)).expect("what was written can be read");
+    let again = read_messages(&framed(&job)).expect("what was written can be read");
     assert_eq!(again.job, job);
     assert_eq!(of_the_file(again.conf), of_the_file(conf.clone()));
     let mut order = ["PreDown", "SaveConfig", "PostDown"].iter();
-    for (step, saved) in told {
+    for (step, saved) in steps_done {
         assert!(order.any(|next| *next == step), "{step} out of order");
         let Some(saved) = saved else { continue };
         assert_eq!(step, "SaveConfig");
@@ -46,15 +48,15 @@ pub fn guardian_line(data: &[u8]) {
     }
 }
 
-/// What is the file's, and not the device's.
+/// The part of an interface that comes from the file and not from the device.
 fn of_the_file(mut interface: Interface) -> Interface {
     (interface.private_key, interface.listen_port, interface.fwmark) = (None, None, None);
-    // It goes where the device has another mark.
+    // The file's mask is dropped if the device has another mark.
     interface.policy.mask = None;
     interface
 }
 
-fn heard(bytes: &[u8]) -> Option<Rehearsal> {
+fn read_messages(bytes: &[u8]) -> Option<Rehearsal> {
     let (mut line, theirs) = UnixStream::pair().expect("there are descriptors");
     line.write_all(bytes).expect("there is room");
     line.shutdown(Shutdown::Write).expect("it is a socket");
@@ -66,8 +68,8 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&length.to_ne_bytes(), message].concat()
 }
 
-/// Messages behind their length in two bytes, of which the highest bit makes them bytes that are
-/// none.
+/// Messages behind their length in two bytes. If the highest bit is set, the bytes are written
+/// without a frame.
 fn line_of(mut data: &[u8]) -> Vec<u8> {
     let mut line = Vec::new();
     while !data.is_empty() && line.len() < LINE {
@@ -93,7 +95,7 @@ pub fn namespace_line(data: &[u8]) {
         let text = rest.split_at(usize::from(step & 15).min(rest.len()));
         *rest = text.1;
         match step >> 7 {
-            0 => hear(&ours, &theirs, text.0, usize::from(step >> 4 & 7)),
+            0 => send_and_receive(&ours, &theirs, text.0, usize::from(step >> 4 & 7)),
             _ if !text.0.is_empty() => {
                 send(&ours, text.0, 0);
                 requests += 1;
@@ -101,7 +103,7 @@ pub fn namespace_line(data: &[u8]) {
             _ => {}
         }
     });
-    // The child makes a socket of each that is known, and says so of each.
+    // The child opens a socket for each valid request and answers each request.
     nix::sys::socket::shutdown(ours.as_raw_fd(), nix::sys::socket::Shutdown::Write)
         .expect("it is a socket");
     namespace::serve(&theirs);
@@ -112,13 +114,13 @@ pub fn namespace_line(data: &[u8]) {
     }
     assert!(namespace::receive_reply(&ours).is_err());
     drop(ours);
-    // Every descriptor that was sent is one of an end.
+    // All received descriptors refer to one of the ends.
     assert!(!open().any(|open| ends.contains(&open)), "descriptors are left behind");
 }
 
-/// Says `text` with so many descriptors, and hears it.
-fn hear(ours: &OwnedFd, theirs: &OwnedFd, text: &[u8], descriptors: usize) {
-    // Nothing is what the end of a line is.
+/// Sends `text` with some descriptors, and receives it.
+fn send_and_receive(ours: &OwnedFd, theirs: &OwnedFd, text: &[u8], descriptors: usize) {
+    // An empty message is the end of a line.
     if text.is_empty() {
         return;
     }
@@ -129,7 +131,7 @@ fn hear(ours: &OwnedFd, theirs: &OwnedFd, text: &[u8], descriptors: usize) {
         _ => false,
     };
     let heard = namespace::receive_reply(ours);
-    assert_eq!(heard.is_ok(), known && text.len() == WORD, "{text:?}");
+    assert_eq!(heard.is_ok(), known && text.len() == MESSAGE, "{text:?}");
     let Ok((again, descriptor)) = heard else { return };
     assert_eq!(again[0], text[0]);
     assert!(text[0] != b'-' || again == text);
@@ -151,7 +153,7 @@ fn send(line: &OwnedFd, text: &[u8], descriptors: usize) {
         .expect("there is room");
 }
 
-/// What the descriptors of this process are of.
+/// The targets of this process's descriptors.
 fn open() -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir("/proc/self/fd").expect("proc is mounted");
     entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())

@@ -1,4 +1,4 @@
-//! What a tailnet's resolver reads: queries of anybody on the host, replies of resolvers.
+//! Input of a tailnet's resolver: queries of any program on the host, replies of resolvers.
 
 use tailnet::{
     dns::{Answer, Config, Host, Names, Resolver, Transport, UDP_LEN},
@@ -26,7 +26,7 @@ fn names() -> Names {
     Names::new(&config).0
 }
 
-/// A query, and a reply to it if it is passed on.
+/// A query, and a reply to it if it is forwarded.
 pub fn magic_dns(data: &[u8]) {
     let mut rest = data;
     let [flags, query_len] = take(&mut rest);
@@ -45,7 +45,7 @@ pub fn magic_dns(data: &[u8]) {
             assert!(asked.starts_with(&[0x12, 0x34]) && asked[2] & 0x80 == 0);
             let mut echo = asked.clone();
             echo[2] |= 0x80;
-            assert!(forward.read(0x1234, &echo).is_ok(), "its own question is another");
+            assert!(forward.read(0x1234, &echo).is_ok(), "the echoed question does not match");
             assert!(forward.read(0x1235, &echo).is_err());
             for reply in [reply.to_vec(), [&echo[..], reply].concat()] {
                 let Ok(read) = forward.read(0x1234, &reply) else { continue };

@@ -1,4 +1,4 @@
-//! The stack's boundary: a peer that says anything, mostly near what is expected.
+//! The stack's boundary, with a peer that sends arbitrary packets, mostly close to valid ones.
 
 use std::{
     collections::HashMap,
@@ -22,10 +22,10 @@ use super::{
 
 const US: [u8; 4] = [10, 0, 0, 1];
 const PEER: [u8; 4] = [10, 0, 0, 2];
-/// The MSS that the peer tells in its SYNs.
+/// The MSS option in the peer's SYNs.
 const PEER_MSS: usize = 700;
 
-/// Packets, segments near what is expected, calls and time, in any order.
+/// Packets, segments close to valid ones, calls and time, in any order.
 pub fn netstack(data: &[u8]) {
     let mut scene = Scene::new();
     steps(data, 300, |step, rest| {
@@ -43,7 +43,7 @@ struct Scene {
     udp: UdpSocket,
     dials: Vec<Dial>,
     streams: Vec<TcpStream>,
-    /// What each flow of ours, by both ports, sent next to come, and expects.
+    /// For each flow of ours, by both ports: the next sequence number and the acknowledgement.
     flows: HashMap<(u16, u16), (u32, u32)>,
     last: (u16, u16),
 }
@@ -73,7 +73,7 @@ impl Scene {
                 let [len] = take(rest);
                 let (bytes, behind) = rest.split_at(usize::from(len).min(rest.len()));
                 *rest = behind;
-                // An engine lets only whole IP packets pass.
+                // An engine passes only complete IP packets.
                 if let Ok(header) = IpHeader::parse(bytes) {
                     let bytes = bytes[..header.total_len].to_vec();
                     self.deliver(&[bytes]);
@@ -150,7 +150,7 @@ impl Scene {
         self.streams.get_mut(usize::from(index) % count)
     }
 
-    /// A segment of the flow that spoke last, or of a new one.
+    /// A segment of the flow that sent last, or of a new one.
     fn segment(&mut self, rest: &mut &[u8]) -> Vec<u8> {
         let [flags, seq, ack, window, len, options] = take(rest);
         let (ours, theirs) =
@@ -187,7 +187,7 @@ impl Scene {
         assert_eq!(self.boundary.deliver(packets), packets.len(), "a slot holds them all");
     }
 
-    /// Takes what the stack sends, and looks at it.
+    /// Takes the stack's packets and checks them.
     fn collect(&mut self) {
         self.boundary.collect(|packet| {
             let header = IpHeader::parse(&packet).expect("an IP packet");
@@ -208,7 +208,7 @@ fn note(flows: &mut HashMap<(u16, u16), (u32, u32)>, last: &mut (u16, u16), byte
     let short = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
     let long = |at: usize| u32::from_be_bytes([tcp[at], tcp[at + 1], tcp[at + 2], tcp[at + 3]]);
     let payload = tcp.len() - usize::from(tcp[12] >> 4) * 4;
-    assert!(payload <= PEER_MSS.max(536), "more than the peer takes");
+    assert!(payload <= PEER_MSS.max(536), "the segment exceeds the peer's MSS");
     let controls = u32::from(tcp[13] & 1) + u32::from(tcp[13] >> 1 & 1);
     *last = (short(0), short(2));
     flows.insert(*last, (long(4).wrapping_add(payload as u32 + controls), long(8)));

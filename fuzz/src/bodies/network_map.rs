@@ -1,4 +1,4 @@
-//! What a coordinator says of the network, from its text to what this node is to be.
+//! A coordinator's map, from its text to the settings of this node.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use tailnet::{
 
 use super::take;
 
-/// Responses, a line each, as they come in a stream: whatever they say, the map stays whole, comes
-/// back from its cache, and gives settings that hold together.
+/// A stream of responses, one per line. The map must stay consistent, load from its cache, and give
+/// consistent settings.
 pub fn network_map(data: &[u8]) {
     let mut rest = data;
     let [flags] = take(&mut rest);
@@ -31,9 +31,13 @@ pub fn network_map(data: &[u8]) {
             && response.peers_changed_patch.is_empty();
         let before = map.peers().len();
         map.apply(response, now);
-        assert!(!names_no_peer || map.peers().len() == before, "absence removed somebody");
+        assert!(!names_no_peer || map.peers().len() == before, "an absent list removed a peer");
         for peer in map.peers() {
-            assert_eq!(map.peer(&peer.key).map(|peer| peer.id), Some(peer.id), "two of one key");
+            assert_eq!(
+                map.peer(&peer.key).map(|peer| peer.id),
+                Some(peer.id),
+                "two peers have one key"
+            );
         }
         check(&map, &prefs, &environment);
         let text = |map: &NetworkMap| serde_json::to_string(map).expect("keys are texts");
@@ -63,7 +67,7 @@ fn check(map: &NetworkMap, prefs: &Prefs, environment: &Environment<'_>) {
     let allowed = settings.peers.iter().flat_map(|peer| &peer.allowed_ips);
     for net in allowed {
         assert_eq!(*net, net.trunc(), "host bits are off");
-        assert!(net.prefix_len() != 0 || settings.host.exit, "nobody asked for an exit node");
+        assert!(net.prefix_len() != 0 || settings.host.exit, "no exit node was selected");
     }
     let policy = Policy::from(&settings.filter);
     assert!(map.node().is_none() || policy.shields_up == prefs.shields_up);

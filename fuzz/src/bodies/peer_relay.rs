@@ -1,4 +1,4 @@
-//! What a relay for peers reads: headers, binds, and what is to be passed on.
+//! Input of a relay for peers: headers, binds, and packets to forward.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use tailnet::{
 
 use super::{steps, take};
 
-/// A relay with three clients, of whom two share an endpoint: binds, good and bad, from several
-/// addresses, garbage, data and time. Nobody is sent what he sent himself, more than he sent, or
-/// anything before he returned a challenge from there.
+/// A relay with three clients, two of which share an endpoint: valid and invalid binds from several
+/// addresses, garbage, data and time. The relay never sends a client its own packet, more bytes
+/// than it received, or anything before the client returned a challenge from that address.
 pub fn peer_relay(data: &[u8]) {
     if let Some(header) = Geneve::read(data) {
         assert_eq!(header.bytes()[..], data[..GENEVE_LEN]);
@@ -50,8 +50,8 @@ pub fn peer_relay(data: &[u8]) {
                 let remote = from.remote.direct().expect("it is an address");
                 if let Some(to) = server.forward(vni, remote, (1, 100), now) {
                     let port = to.remote.direct().expect("it is an address").port();
-                    assert!(to != from, "it comes back");
-                    assert!(proven[usize::from(port - 1000)], "nobody said that he is there");
+                    assert!(to != from, "it is sent back to the sender");
+                    assert!(proven[usize::from(port - 1000)], "the address was not proven");
                 }
                 return;
             }
@@ -68,9 +68,13 @@ pub fn peer_relay(data: &[u8]) {
             }
         };
         let Some(answer) = server.handle_control(header, &datagram, from, now) else { return };
-        assert!(answer.len() <= GENEVE_LEN + datagram.len(), "it is longer than what was sent");
+        assert!(
+            answer.len() <= GENEVE_LEN + datagram.len(),
+            "the answer is longer than the request"
+        );
         assert_eq!(Geneve::read(&answer), Some(header));
-        let (_, said) = clients[client].open(&answer[GENEVE_LEN..]).expect("it is for who sent it");
+        let (_, said) =
+            clients[client].open(&answer[GENEVE_LEN..]).expect("the sender can open it");
         let Message::BindChallenge(challenge) = said else { panic!("{said:?}") };
         challenges[client] = Some(challenge);
     });

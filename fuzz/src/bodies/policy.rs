@@ -1,4 +1,4 @@
-//! A policy of anybody's, applied to a small network.
+//! An arbitrary policy, applied to a small network.
 
 use policy::{Nodes, Policy};
 
@@ -13,7 +13,7 @@ const NETWORK: &str = r#"{
     }
 }"#;
 
-/// Every fault has a line of the text, who sees a node is seen by it, and no rule is empty.
+/// Every error names an existing line, visibility is mutual, and no rule is empty.
 pub fn policy(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = text.lines().count().max(1) + 1;

@@ -1,4 +1,4 @@
-//! What a gateway says of mapped ports.
+//! Answers of a gateway about mapped ports.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -10,10 +10,10 @@ use tailnet::portmap::{
 use super::{steps, take};
 
 const NONCE: Nonce = Nonce([9; 12]);
-/// A day, in seconds: no mapping lasts longer.
+/// A day; no mapping lasts longer.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Any datagram; and a mapper that is told such, while time goes on.
+/// Any datagram, and a mapper that receives such datagrams while time passes.
 pub fn portmap(data: &[u8]) {
     if let Some(Response::PcpMap { nonce, external, .. }) = Response::read(data) {
         assert!(data.len() >= 60 && data.len() <= LONGEST);
@@ -37,7 +37,7 @@ pub fn portmap(data: &[u8]) {
         }
         mapper.handle_timeout(now);
         let sent = std::iter::from_fn(|| mapper.poll_transmit()).inspect(|request| {
-            assert!(Response::read(request).is_none(), "a request is no response");
+            assert!(Response::read(request).is_none(), "a request is not a response");
         });
         assert!(sent.count() <= 2);
         assert!(mapper.poll_timeout().is_some_and(|at| at > now && at <= now + DAY));

@@ -1,4 +1,4 @@
-//! What the proxies read: SOCKS5 and HTTP of clients, DNS of servers.
+//! Input of the proxies: SOCKS5 and HTTP of clients, DNS of servers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use proxy::{
 
 use super::take;
 
-/// The longest piece of an input that comes at once.
+/// The longest piece of an input.
 const PIECE: usize = 64;
 
 fn users(flags: u8) -> Users {
@@ -36,13 +36,13 @@ fn pieces(bytes: &[u8], seed: u8) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A client of the SOCKS5 proxy, whole and in pieces, and a datagram of one.
+/// A client of the SOCKS5 proxy, whole and in pieces, and one of its datagrams.
 pub fn socks(data: &[u8]) {
     let mut rest = data;
     let [flags, seed] = take(&mut rest);
     let users = users(flags);
-    let whole = talk(&users, [rest].into_iter());
-    assert_eq!(whole, talk(&users, pieces(rest, seed)), "it is another talk in pieces");
+    let whole = dialogue(&users, [rest].into_iter());
+    assert_eq!(whole, dialogue(&users, pieces(rest, seed)), "the result differs in pieces");
     let (said, request, early) = whole;
     assert!(rest.ends_with(&early));
     if let Some(request) = request {
@@ -68,10 +68,10 @@ pub fn socks(data: &[u8]) {
     }
 }
 
-/// What it said, asked for, and said behind that.
-type Talk = (Vec<u8>, Option<socks::Request>, Vec<u8>);
+/// The proxy's output, the request, and the bytes behind it.
+type Dialogue = (Vec<u8>, Option<socks::Request>, Vec<u8>);
 
-fn talk<'a>(users: &Users, pieces: impl Iterator<Item = &'a [u8]>) -> Talk {
+fn dialogue<'a>(users: &Users, pieces: impl Iterator<Item = &'a [u8]>) -> Dialogue {
     let mut negotiation = Negotiation::new(users);
     let mut said = Vec::new();
     for piece in pieces {
@@ -97,8 +97,8 @@ fn check_target(target: &Target) {
     assert_eq!(Target::parse(&target.to_string(), None).as_ref(), Some(target));
 }
 
-/// A client of the HTTP proxy: what its origin is sent is one request, of which nothing is
-/// the proxy's and nothing can be read in two ways; and a body ends in one place.
+/// A client of the HTTP proxy. The origin gets exactly one unambiguous request without the proxy's
+/// fields, and a body ends in one place.
 pub fn http(data: &[u8]) {
     let mut rest = data;
     let [flags, seed, cut, more] = take(&mut rest);
@@ -131,14 +131,14 @@ pub fn http(data: &[u8]) {
             check_request(&forward);
             let again = http::parse(rest, &users);
             let Ok(Some((http::Request::Forward(other), _))) = again else {
-                panic!("another request the second time");
+                panic!("the second parse gives another request");
             };
             check_body(&rest[len..], seed, forward.body, other.body);
         }
     }
 }
 
-/// An origin's answer through the HTTP proxy: the answer for the client has one end.
+/// An origin's answer through the HTTP proxy: the client's answer has one end.
 fn answer(data: &[u8], flags: u8, whole: bool) {
     let bit = |bit: u8| flags & bit != 0;
     let (is_head, upgrades, closes) = (bit(2), bit(4), bit(8));
@@ -191,10 +191,10 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
 
 type Field = (Vec<u8>, Vec<u8>);
 
-/// A strict reader of a head (RFC 9112): its first line, and its fields.
+/// A strict parser of a head (RFC 9112): its first line and its fields.
 fn lines_of(head: &[u8]) -> (&[u8], Vec<Field>) {
     let end = find(head, b"\r\n\r\n").expect("a head ends");
-    assert_eq!(end + 4, head.len(), "something is behind the head");
+    assert_eq!(end + 4, head.len(), "bytes follow the head");
     let bare = |byte: u8| byte == b'\r' || byte == b'\n' || byte == 0;
     let mut lines = Vec::new();
     let mut rest = &head[..end + 2];
@@ -276,11 +276,11 @@ fn check_body(bytes: &[u8], seed: u8, mut whole: Body, mut cut: Body) {
     match all {
         Some((taken, over)) if !bytes.is_empty() => assert_eq!((at, is_over), (taken, over)),
         Some(_) => {}
-        None => assert!(failed, "only the whole is refused"),
+        None => assert!(failed, "only the undivided body is refused"),
     }
 }
 
-/// An answer of a name server, raw or to what was asked.
+/// An answer of a name server: arbitrary, or to a question.
 pub fn dns(data: &[u8]) {
     let mut rest = data;
     let [kind, name_len, flags, count] = take(&mut rest);
@@ -322,7 +322,7 @@ fn check_question(text: &[u8], name: &str) {
     assert!(at + 1 - 12 <= 255);
 }
 
-/// The same by a reader that takes nothing for granted (RFC 1035 section 4.1.3).
+/// A strict parser for comparison (RFC 1035 section 4.1.3).
 fn records_of(text: &[u8], count: u8, record: Record) -> Answer {
     let (mut rest, mut addresses, mut least) = (text, Vec::new(), u32::MAX);
     for _ in 0..count {

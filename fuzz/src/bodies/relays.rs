@@ -1,5 +1,5 @@
-//! What a member reads of relays and of peers' path messages, and a relay of its clients: frames of
-//! DERP, disco, STUN.
+//! Input of a member from relays and peers' path messages, and of a relay from its clients: DERP
+//! frames, disco, STUN.
 
 use bytes::BytesMut;
 use tailnet::{
@@ -14,7 +14,7 @@ use tailnet::{
 
 use super::{steps, take};
 
-/// The frames of a stream that comes in pieces of these lengths, and then the rest.
+/// The frames of a stream that arrives in pieces of these lengths, and then the rest.
 fn frames(mut stream: &[u8], pieces: &[u8]) -> (Vec<(u8, Vec<u8>)>, Option<FrameError>) {
     let (mut decoder, mut buffer, mut frames) = (Decoder::default(), BytesMut::new(), Vec::new());
     let lens = pieces.iter().map(|len| usize::from(*len)).chain([usize::MAX]);
@@ -49,10 +49,11 @@ fn frames(mut stream: &[u8], pieces: &[u8]) -> (Vec<(u8, Vec<u8>)>, Option<Frame
     (frames, None)
 }
 
-/// Frames and garbage on one stream: in any pieces it is the same, and what was written comes first.
+/// Frames and garbage on one stream: any division into pieces gives the same frames, and written
+/// frames come first.
 pub fn derp_frames(data: &[u8]) {
     let key = RelayKey::new(Box::new([9; 32].into()));
-    assert_eq!(key.open_login(data), None, "nobody sealed it");
+    assert_eq!(key.open_login(data), None, "it was not sealed");
     let mut rest = data;
     let [cuts] = take(&mut rest);
     let (pieces, rest) = rest.split_at(usize::from(cuts % 16).min(rest.len()));
@@ -60,7 +61,7 @@ pub fn derp_frames(data: &[u8]) {
     steps(rest, 12, |step, data| {
         let [len, fill] = take(data);
         match step {
-            // Garbage, with a header that says how long it is, or without.
+            // Garbage, with or without a header with its length.
             0..0x40 => stream.extend_from_slice(&[fill; 7][..usize::from(len % 8)]),
             0x40..0x60 => stream.extend_from_slice(&[fill, 0, len, fill, len, fill, fill]),
             kind => {
@@ -73,7 +74,7 @@ pub fn derp_frames(data: &[u8]) {
         }
     });
     let whole = frames(&stream, &[]);
-    assert_eq!(frames(&stream, pieces), whole, "in pieces it is another stream");
+    assert_eq!(frames(&stream, pieces), whole, "the frames differ in pieces");
     let mut end = 0;
     for ((written_end, kind, contents), frame) in written.iter().zip(&whole.0) {
         end += HEADER_LEN + contents.len();
@@ -84,11 +85,11 @@ pub fn derp_frames(data: &[u8]) {
     }
 }
 
-/// A message as it is read, written and sealed; and garbage as a datagram.
+/// A message is read, written and sealed; and garbage as a datagram.
 pub fn disco(data: &[u8]) {
     let disco = |byte: u8| Disco::new(DiscoKey::new(Box::new([byte; 32].into())));
     let (mut ours, mut theirs) = (disco(1), disco(2));
-    assert!(theirs.open(data).is_err(), "nobody sealed it");
+    assert!(theirs.open(data).is_err(), "it was not sealed");
     let begun = [&MAGIC[..], &ours.public().0, data].concat();
     assert!(matches!(theirs.open(&begun), Err(DiscoError::Forged | DiscoError::NotDisco)));
     let Ok(message) = Message::read(data) else { return };
@@ -103,11 +104,11 @@ pub fn disco(data: &[u8]) {
     assert!(theirs.open(&datagram).is_err(), "byte {at} was changed");
 }
 
-/// Any datagram, and any attributes of a success.
+/// Any datagram, and any attributes of a success response.
 pub fn stun(data: &[u8]) {
     if let Ok((tx, _)) = stun::read_response(data) {
         assert!(stun::is_stun(data) && data[8..20] == tx);
-        assert!(stun::read_response(&stun::request(tx)).is_err(), "a request is no response");
+        assert!(stun::read_response(&stun::request(tx)).is_err(), "a request is not a response");
     }
     if let Ok(tx) = stun::read_request(data) {
         assert!(data[8..20] == tx && stun::read_response(data).is_err());

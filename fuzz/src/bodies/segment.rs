@@ -1,4 +1,4 @@
-//! Packets as a TUN device gives them, against the oracle.
+//! Packets from a TUN device, compared with the oracle.
 
 use packet::{Offload, Segments, VNET_HEADER_LEN};
 
@@ -8,12 +8,12 @@ use super::{
     take,
 };
 
-/// The longest packet there is, and about as many segments as are worth the time.
+/// The longest packet, and a limit of segments for speed.
 const MOST: usize = 65_535;
 const SEGMENTS: usize = 500;
 
-/// A packet with its virtio-net header, as it stands or made of fields. It is
-/// refused, or its segments are those of the oracle.
+/// A packet with its virtio-net header, raw or built from fields. It is refused, or its segments
+/// equal those of the oracle.
 pub fn segment(data: &[u8]) {
     let mut rest = data;
     let [how] = take(&mut rest);
@@ -36,7 +36,7 @@ pub fn segment(data: &[u8]) {
     assert_eq!(segments, expected, "{vnet:?}");
 }
 
-/// A super-packet, in a UDP tunnel or not, of which a few bytes may be something else.
+/// A super-packet, optionally in a UDP tunnel, with a few bytes changed.
 fn made(rest: &mut &[u8], is_carried: bool) -> Vec<u8> {
     let spec = take_spec(rest);
     let transport = if spec.tcp { 20 + spec.tcp_options.len() } else { 8 };
@@ -49,7 +49,7 @@ fn made(rest: &mut &[u8], is_carried: bool) -> Vec<u8> {
     let [ecn_and_kind] = take(rest);
     let vnet = Vnet {
         flags: 1,
-        // Seldom no super-packet, sometimes with the mark that CWR may stand on it.
+        // Rarely no super-packet, sometimes with the ECN flag, which allows CWR.
         kind: if ecn_and_kind < 16 { 0 } else { kind | ecn_and_kind & 0x80 },
         header_len: 0,
         size,

@@ -1,6 +1,6 @@
-//! Two stacks and a network between them that loses, doubles, reorders, delays and becomes
-//! narrow. Whatever it does, what is read is what was written; and once it is kind again
-//! everything arrives, and nothing is held when all are gone.
+//! Two stacks and a network between them that loses, duplicates, reorders and delays packets and
+//! reduces its MTU. The bytes read are always the bytes written. Once the network is reliable
+//! again, everything arrives, and after all streams end no memory remains in use.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -26,15 +26,15 @@ use super::{
 
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 const PORT: u16 = 80;
-/// Packets that wait for an end at most; the network drops more.
+/// Limit of the queue to an end; the network drops more.
 const QUEUE: usize = 200;
-/// Streams at most.
+/// Limit of streams.
 const STREAMS: usize = 16;
-/// An end that heard nothing for so long may have given up: the shortest patience there is,
-/// for who dials, and for what an application left behind.
+/// An end that received nothing for this time may have given up: the shortest timeout, that of
+/// connecting and of closed streams.
 const PATIENCE: Duration = Duration::from_secs(55);
 
-/// Calls, time, and what the network does, in any order.
+/// Calls, time, and faults of the network, in any order.
 pub fn streams(data: &[u8]) {
     let mut world = World::new();
     steps(data, 200, |step, rest| {
@@ -50,21 +50,21 @@ struct World {
     ends: [End; 2],
     nanos: Arc<AtomicU64>,
     streams: Vec<Stream>,
-    /// Streams of which one end is gone, or may be.
-    torn: BTreeSet<Name>,
-    /// How long the network could be unkind.
-    unkind: Duration,
+    /// Streams that have lost an end or may have.
+    broken: BTreeSet<Name>,
+    /// Total time in which the network may have been faulty.
+    faulty: Duration,
 }
 
 struct End {
     boundary: Boundary,
     listener: TcpListener,
     dials: Vec<Dial>,
-    /// What is on its way to it.
+    /// Packets in flight to it.
     queue: VecDeque<Vec<u8>>,
 }
 
-/// Who dialled, and from which port.
+/// The end that connected, and its port.
 type Name = (usize, u16);
 
 struct Stream {
@@ -73,12 +73,12 @@ struct Stream {
     name: Name,
     written: u64,
     read: u64,
-    /// Whether it ended its half, and heard the other end.
+    /// Whether it closed its half, and whether it received the other end's FIN.
     is_shut: bool,
     is_over: bool,
 }
 
-/// The byte at a place of what an end says.
+/// The byte at an offset of an end's data.
 fn byte(name: Name, end: usize, at: u64) -> u8 {
     let seed = u64::from(name.1) << 2 | (name.0 as u64) << 1 | end as u64;
     ((at ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8
@@ -93,8 +93,8 @@ impl World {
             let listener = listener.expect("the port is free");
             End { boundary, listener, dials: Vec::new(), queue: VecDeque::new() }
         });
-        let (streams, torn) = (Vec::new(), BTreeSet::new());
-        Self { ends, nanos, streams, torn, unkind: Duration::ZERO }
+        let (streams, broken) = (Vec::new(), BTreeSet::new());
+        Self { ends, nanos, streams, broken, faulty: Duration::ZERO }
     }
 
     fn step(&mut self, step: u8, rest: &mut &[u8]) {
@@ -112,9 +112,9 @@ impl World {
             8 | 9 => self.write(index, 1 + usize::from(step >> 4 & 7) * 3000),
             10 => self.read(index, usize::from(value) * 64),
             11 => self.shut(index),
-            12 if !self.streams.is_empty() => self.leave(index),
+            12 if !self.streams.is_empty() => self.abandon(index),
             13 => self.ends[end].boundary.stack.set_offloads(value & 1 == 0, value & 2 == 0),
-            14 => self.become_narrow(end, 600 + u16::from(value) * 3),
+            14 => self.reduce_mtu(end, 600 + u16::from(value) * 3),
             _ => queue.clear(),
         }
     }
@@ -129,7 +129,7 @@ impl World {
     }
 
     fn pass(&mut self, time: Duration) {
-        self.unkind += time;
+        self.faulty += time;
         self.nanos.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
@@ -174,16 +174,16 @@ impl World {
     }
 
     /// An application drops its stream.
-    fn leave(&mut self, index: usize) {
+    fn abandon(&mut self, index: usize) {
         let stream = self.streams.swap_remove(index);
-        self.torn.insert(stream.name);
+        self.broken.insert(stream.name);
     }
 
     fn fail(&mut self, index: usize, error: &io::Error) {
         let stream = &mut self.streams[index];
-        let may = self.torn.contains(&stream.name) || self.unkind > PATIENCE;
+        let may = self.broken.contains(&stream.name) || self.faulty > PATIENCE;
         assert!(may, "{:?} of {} failed: {error}", stream.name, stream.end);
-        self.torn.insert(stream.name);
+        self.broken.insert(stream.name);
         stream.is_shut = true;
         stream.is_over = true;
     }
@@ -199,8 +199,8 @@ impl World {
         }
     }
 
-    /// A router on the way to an end drops the next packet as too long, and says so.
-    fn become_narrow(&mut self, end: usize, mtu: u16) {
+    /// A router on the path to an end drops the next packet as too long and reports it.
+    fn reduce_mtu(&mut self, end: usize, mtu: u16) {
         let queue = &mut self.ends[end].queue;
         if queue.front().is_none_or(|packet| packet.len() <= usize::from(mtu)) {
             return;
@@ -213,23 +213,23 @@ impl World {
         self.ends[1 - end].queue.push_back(told);
     }
 
-    /// Has both ends do what they can at once.
+    /// Runs all possible actions of both ends.
     fn settle(&mut self) {
         for end in [0, 1] {
-            self.meet(end);
+            self.accept_and_connect(end);
             self.collect(end);
         }
     }
 
-    /// Takes new streams.
-    fn meet(&mut self, end: usize) {
+    /// Accepts new streams.
+    fn accept_and_connect(&mut self, end: usize) {
         let mut context = Context::from_waker(Waker::noop());
         let mut new = Vec::new();
-        let (unkind, this) = (self.unkind, &mut self.ends[end]);
+        let (faulty, this) = (self.faulty, &mut self.ends[end]);
         this.dials.retain_mut(|dial| match dial.as_mut().poll(&mut context) {
             Poll::Pending => true,
             Poll::Ready(Err(error)) => {
-                assert!(unkind > PATIENCE, "nobody answers: {error}");
+                assert!(faulty > PATIENCE, "no answer: {error}");
                 false
             }
             Poll::Ready(Ok(tcp)) => {
@@ -255,7 +255,7 @@ impl World {
         }));
     }
 
-    /// Puts what an end sends on its way.
+    /// Moves an end's packets to the queue of the other.
     fn collect(&mut self, end: usize) {
         let [one, other] = &mut self.ends;
         let (from, to) = if end == 0 { (one, other) } else { (other, one) };
@@ -266,22 +266,22 @@ impl World {
         });
     }
 
-    /// From now on the network is kind: everything arrives, and everybody parts.
+    /// The network is reliable from now on: everything arrives, and all streams close.
     fn finish(&mut self) {
         for _ in 0..600 {
-            self.carry_on();
+            self.run_until_idle();
             (0..self.streams.len()).for_each(|index| self.shut(index));
-            self.carry_on();
-            if self.streams.iter().all(|stream| stream.is_over) && self.is_still() {
+            self.run_until_idle();
+            if self.streams.iter().all(|stream| stream.is_over) && self.is_idle() {
                 break;
             }
-            // Who waits for a time-out waits on.
+            // Advances the time for streams that wait for a time-out.
             self.pass(Duration::from_secs(1));
         }
         self.check();
         for _ in 0..100 {
             self.streams.clear();
-            self.carry_on();
+            self.run_until_idle();
             self.pass(Duration::from_secs(5));
         }
         for end in &self.ends {
@@ -292,8 +292,8 @@ impl World {
         }
     }
 
-    /// Delivers and reads until nothing is on its way.
-    fn carry_on(&mut self) {
+    /// Delivers and reads until no packet is in flight.
+    fn run_until_idle(&mut self) {
         for _ in 0..200 {
             (0..self.streams.len()).for_each(|index| self.read(index, 1 << 16));
             self.settle();
@@ -304,16 +304,16 @@ impl World {
         }
     }
 
-    fn is_still(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.ends.iter().all(|end| end.dials.is_empty() && end.queue.is_empty())
     }
 
-    /// Each stream that is whole heard all that its other end said.
+    /// Each unbroken stream received all data of its other end.
     fn check(&self) {
-        for stream in self.streams.iter().filter(|stream| !self.torn.contains(&stream.name)) {
+        for stream in self.streams.iter().filter(|stream| !self.broken.contains(&stream.name)) {
             let is_other = |other: &&Stream| other.name == stream.name && other.end != stream.end;
             let Some(other) = self.streams.iter().find(is_other) else {
-                assert!(self.unkind > PATIENCE, "{:?} has one end", stream.name);
+                assert!(self.faulty > PATIENCE, "{:?} has one end", stream.name);
                 continue;
             };
             assert!(stream.is_over, "{:?} has no end", stream.name);

@@ -1,4 +1,4 @@
-//! Tailnet lock: updates that a coordinator passes on, and signatures of node keys.
+//! Tailnet lock: updates from a coordinator, and signatures of node keys.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use tailnet::{
 
 use super::take;
 
-/// A checkpoint, what follows it, and signatures, each behind its length: what is kept comes back,
-/// and nothing that is refused changes anything.
+/// A checkpoint, further updates, and signatures, each behind its length. The stored chain can be
+/// restored, and refused input changes nothing.
 pub fn tailnet_lock(data: &[u8]) {
     let mut rest = data;
     let mut next = || {
@@ -43,8 +43,8 @@ pub fn tailnet_lock(data: &[u8]) {
     follow(authority, next);
 }
 
-/// What a coordinator answers to a node that knows these keys: they change where it is told, and are
-/// lost by a secret alone.
+/// A coordinator's answers to a node with these keys. The keys change only by valid updates, and
+/// are disabled only by a secret.
 fn follow<'a>(authority: Authority, mut next: impl FnMut() -> Option<&'a [u8]>) {
     let tka = TkaInfo { head: "x".to_owned(), disabled: false };
     let requester = Requester { version: 119, node_key: NodePublic([1; 32]) };

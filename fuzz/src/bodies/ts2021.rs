@@ -1,4 +1,4 @@
-//! What a member reads of a coordinator: records, the early payload, frames, answers.
+//! Input of a member from a coordinator: records, the early payload, frames, answers.
 
 use std::sync::{Arc, OnceLock};
 
@@ -43,8 +43,8 @@ fn ends() -> [Arc<StatelessTransportState>; 2] {
     ENDS.get_or_init(|| handshake().expect("both ends are ours").map(Arc::new)).clone()
 }
 
-/// Records and garbage on one wire, delivered in pieces: what comes out is what was sealed, up to
-/// the first thing that was not.
+/// Records and garbage on one stream, delivered in pieces: the output equals the sealed records, up
+/// to the first invalid one.
 pub fn ts2021_records(data: &[u8]) {
     let [ours, theirs] = ends();
     let (mut sealer, mut opener) = (Sealer::new(theirs), Opener::new(ours));
@@ -94,10 +94,10 @@ pub fn ts2021_records(data: &[u8]) {
     }
 }
 
-/// A stream in pieces is the same stream: its payload, its frames, and what they say.
+/// A stream gives the same payload, frames and answers in any pieces.
 pub fn ts2021_stream(data: &[u8]) {
     let key = MachineKey::new(Box::new([9; 32].into()));
-    assert!(Response::new(&key, data, [4; 32].into()).is_err(), "no member wrote it");
+    assert!(Response::new(&key, data, [4; 32].into()).is_err(), "it is not a member's message");
     let mut stream = data;
     let [pieces] = take(&mut stream);
     let size = usize::from(pieces).max(1);

@@ -1,4 +1,4 @@
-//! What a node reads of messages inside the tunnel.
+//! Input of a node: messages inside the tunnel.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use tailnet::tsmp::{self, LONGEST, Message, Tsmp};
 
 use super::take;
 
-/// Any packet, and any message behind right headers.
+/// Any packet, and any message behind valid headers.
 pub fn tsmp(data: &[u8]) {
     look(data);
     let mut rest = data;
@@ -34,7 +34,7 @@ fn look(packet: &[u8]) {
     assert!(packet.len() <= LONGEST);
     if let Message::Ping(token) = message {
         let pong = tsmp::pong(to, from, token).expect("a packet is of one family");
-        // No answer is longer than a question but by its port.
+        // An answer is at most two bytes longer, for its port.
         assert!(pong.len() <= packet.len() + 2);
         let answer = Tsmp { from: to, to: from, message: Message::Pong(token) };
         assert_eq!(tsmp::read(&pong), Some(answer));

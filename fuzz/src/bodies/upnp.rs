@@ -6,8 +6,8 @@ use tailnet::portmap::upnp::{
 
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 
-/// Any datagram that answers a search, any description, any answer: what is read of them is where
-/// the gateway itself is asked.
+/// Any datagram that answers a search, any description, any answer: their URLs always refer to the
+/// gateway itself.
 pub fn upnp(data: &[u8]) {
     let is_target = |place: &HttpLocation| {
         let ascii = place.path.bytes().all(|byte| byte.is_ascii_graphic());

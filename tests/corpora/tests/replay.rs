@@ -1,4 +1,4 @@
-//! Every input of the corpora once, by the bodies of the fuzz targets in `fuzz/`.
+//! Replays every input of the corpora with the bodies of the fuzz targets in `fuzz/`.
 
 #[path = "../../../fuzz/src/bodies.rs"]
 mod bodies;

@@ -1,4 +1,4 @@
-//! A coordinator: what it answers is the test's script.
+//! A coordinator with answers from the test's script.
 
 use std::{
     convert::Infallible,
@@ -32,38 +32,38 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-/// Longer than anything that a test waits for: what a script waits for in vain fails the test.
+/// Longer than any expected event: a script that waits this long fails the test.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// How the coordinator behaves before HTTP/2.
+/// Behaviour of the coordinator before HTTP/2.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Manner {
+pub enum Behaviour {
     #[default]
     Good,
-    /// The name leads nowhere, and nothing says so.
+    /// Connections are never established.
     NeverConnects,
-    /// It takes the connection and is silent.
+    /// It accepts the connection and does not answer.
     NeverAnswers,
-    /// It answers all with these bytes.
-    Says(Vec<u8>),
-    /// It answers all with these bytes again and again, one each time.
+    /// It answers every request with these bytes.
+    Sends(Vec<u8>),
+    /// It answers every request with these bytes again and again, one byte per interval.
     Drips(Vec<u8>, Duration),
-    /// It has no key.
+    /// It has no ts2021 key.
     TooOld,
-    /// It has another key: another server answers at its address.
+    /// It has another key, as if another server answered at its address.
     Impostor,
     /// It answers the first Noise message with these bytes.
     RepliesWith(Vec<u8>),
     /// After the handshake, it sends these bytes instead of records.
-    ThenSays(Vec<u8>),
-    /// After the handshake, it is silent.
+    ThenSends(Vec<u8>),
+    /// After the handshake, it does not answer.
     ThenSilent,
-    /// It closes the connection behind each answer.
+    /// It closes the connection after each answer.
     Closes,
 }
 
-/// A request of the member, to be answered.
-pub struct Asked {
+/// A member's request, which the test answers.
+pub struct MemberRequest {
     pub method: Method,
     pub path: String,
     pub body: Value,
@@ -75,7 +75,7 @@ enum Reply {
     Stream(mpsc::Receiver<Bytes>),
 }
 
-impl Asked {
+impl MemberRequest {
     pub fn json(self, value: &Value) {
         self.status(200, &value.to_string());
     }
@@ -95,24 +95,24 @@ impl Asked {
     }
 }
 
-/// The body of a map's stream; clones are the same.
+/// The body of a map stream.
 #[derive(Clone)]
 pub struct MapStream(mpsc::Sender<Bytes>);
 
 impl MapStream {
     /// # Panics
-    /// When the member does not follow the stream.
+    /// If the member does not read the stream.
     pub async fn send(&self, map: &Value) {
         self.raw(&packed(map)).await;
     }
 
     /// # Panics
-    /// When the member does not follow the stream.
+    /// If the member does not read the stream.
     pub async fn raw(&self, bytes: &[u8]) {
-        assert!(self.offers(bytes).await, "the member follows the stream");
+        assert!(self.offers(bytes).await, "the member reads the stream");
     }
 
-    /// Sends bytes; whether the member follows the stream.
+    /// Sends bytes. Returns whether the member reads the stream.
     pub async fn offers(&self, bytes: &[u8]) -> bool {
         self.0.send(Bytes::copy_from_slice(bytes)).await.is_ok()
     }
@@ -126,7 +126,7 @@ pub fn packed(map: &Value) -> Vec<u8> {
 /// A frame of the stream.
 ///
 /// # Panics
-/// When it is longer than a frame can say.
+/// If it is too long for the length field.
 pub fn framed(packed: &[u8]) -> Vec<u8> {
     let length = u32::try_from(packed.len()).expect("a test's frame is not so long");
     [&length.to_le_bytes(), packed].concat()
@@ -134,125 +134,127 @@ pub fn framed(packed: &[u8]) -> Vec<u8> {
 
 /// A coordinator.
 pub struct Coordinator {
-    door: Door,
-    asked: mpsc::Receiver<Asked>,
+    acceptor: Acceptor,
+    requests: mpsc::Receiver<MemberRequest>,
 }
 
-/// Where connections to it come in.
+/// Accepts connections to the coordinator.
 #[derive(Clone)]
-pub struct Door(Arc<Shared>);
+pub struct Acceptor(Arc<Shared>);
 
 struct Shared {
-    manner: Mutex<Manner>,
-    asked: mpsc::Sender<Asked>,
+    behaviour: Mutex<Behaviour>,
+    requests: mpsc::Sender<MemberRequest>,
 }
 
 impl Coordinator {
-    pub fn new(manner: Manner) -> Self {
-        let (sender, asked) = mpsc::channel(16);
-        let shared = Shared { manner: Mutex::new(manner), asked: sender };
-        Self { door: Door(Arc::new(shared)), asked }
+    pub fn new(behaviour: Behaviour) -> Self {
+        let (sender, requests) = mpsc::channel(16);
+        let shared = Shared { behaviour: Mutex::new(behaviour), requests: sender };
+        Self { acceptor: Acceptor(Arc::new(shared)), requests }
     }
 
-    pub fn door(&self) -> Door {
-        self.door.clone()
+    pub fn acceptor(&self) -> Acceptor {
+        self.acceptor.clone()
     }
 
-    pub fn behave(&self, manner: Manner) {
-        self.door.behave(manner);
+    pub fn set_behaviour(&self, behaviour: Behaviour) {
+        self.acceptor.set_behaviour(behaviour);
     }
 
-    /// The next request over HTTP/2.
+    /// Waits for the next request over HTTP/2.
     ///
     /// # Panics
-    /// When there is none.
-    pub async fn asked(&mut self) -> Asked {
-        let next = timeout(FOREVER, self.asked.recv()).await;
-        next.expect("the member asks something").expect("the door stands")
+    /// If none arrives.
+    pub async fn next_request(&mut self) -> MemberRequest {
+        let next = timeout(FOREVER, self.requests.recv()).await;
+        next.expect("the member sends a request").expect("the acceptor exists")
     }
 
-    /// The next request to register. Updates before it are answered.
+    /// Waits for the next registration. Answers updates before it.
     ///
     /// # Panics
-    /// When something else is asked.
-    pub async fn registers(&mut self) -> Asked {
+    /// If another request arrives.
+    pub async fn next_registration(&mut self) -> MemberRequest {
         loop {
-            let asked = self.asked().await;
-            if asked.path == "/machine/register" {
-                assert_eq!(asked.method, Method::POST);
-                return asked;
+            let request = self.next_request().await;
+            if request.path == "/machine/register" {
+                assert_eq!(request.method, Method::POST);
+                return request;
             }
-            assert!(!asked.is_stream());
-            asked.status(200, "");
+            assert!(!request.is_stream());
+            request.status(200, "");
         }
     }
 
-    /// The next request for a stream. Updates before it are answered.
+    /// Waits for the next request for a map stream. Answers updates before it.
     ///
     /// # Panics
-    /// When something else is asked.
-    pub async fn streams(&mut self) -> Asked {
+    /// If another request arrives.
+    pub async fn next_map_stream(&mut self) -> MemberRequest {
         loop {
-            let asked = self.asked().await;
-            assert_eq!(asked.path, "/machine/map");
-            if asked.is_stream() {
-                return asked;
+            let request = self.next_request().await;
+            assert_eq!(request.path, "/machine/map");
+            if request.is_stream() {
+                return request;
             }
-            asked.status(200, "");
+            request.status(200, "");
         }
     }
 
-    /// The next question about tailnet lock. Updates before it are answered.
+    /// Waits for the next request about tailnet lock. Answers updates before it.
     ///
     /// # Panics
-    /// When something else is asked.
-    pub async fn is_asked(&mut self) -> Asked {
+    /// If another request arrives.
+    pub async fn next_tka_request(&mut self) -> MemberRequest {
         loop {
-            let asked = self.asked().await;
-            if asked.path.starts_with("/machine/tka/") {
-                return asked;
+            let request = self.next_request().await;
+            if request.path.starts_with("/machine/tka/") {
+                return request;
             }
-            assert!(asked.path == "/machine/map" && !asked.is_stream());
-            asked.status(200, "");
+            assert!(request.path == "/machine/map" && !request.is_stream());
+            request.status(200, "");
         }
     }
 
-    /// The next update.
+    /// Waits for the next update.
     ///
     /// # Panics
-    /// When something else is asked.
-    pub async fn is_told(&mut self) -> Asked {
-        let asked = self.asked().await;
-        assert_eq!((asked.path.as_str(), asked.is_stream()), ("/machine/map", false));
-        asked
+    /// If another request arrives.
+    pub async fn next_update(&mut self) -> MemberRequest {
+        let request = self.next_request().await;
+        assert_eq!((request.path.as_str(), request.is_stream()), ("/machine/map", false));
+        request
     }
 
-    /// Whether nothing is asked for so long.
-    pub async fn is_left_alone(&mut self, time: Duration) -> bool {
-        timeout(time, self.asked.recv()).await.is_err()
+    /// Whether no request arrives during this time.
+    pub async fn is_idle_for(&mut self, time: Duration) -> bool {
+        timeout(time, self.requests.recv()).await.is_err()
     }
 }
 
-impl Door {
-    pub fn behave(&self, manner: Manner) {
-        *self.0.manner.lock().unwrap_or_else(PoisonError::into_inner) = manner;
+impl Acceptor {
+    pub fn set_behaviour(&self, behaviour: Behaviour) {
+        *self.0.behaviour.lock().unwrap_or_else(PoisonError::into_inner) = behaviour;
     }
 
-    pub fn manner(&self) -> Manner {
-        self.0.manner.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn behaviour(&self) -> Behaviour {
+        self.0.behaviour.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Serves a connection in the manner of now, to its end.
+    /// Serves a connection with the current behaviour, to its end.
     pub async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let manner = self.manner();
-        match &manner {
-            Manner::NeverConnects | Manner::NeverAnswers => return std::future::pending().await,
-            Manner::Says(bytes) => {
+        let behaviour = self.behaviour();
+        match &behaviour {
+            Behaviour::NeverConnects | Behaviour::NeverAnswers => {
+                return std::future::pending().await;
+            }
+            Behaviour::Sends(bytes) => {
                 let _ = stream.read(&mut [0; 1024]).await;
                 let _ = stream.write_all(bytes).await;
                 return std::future::pending().await;
             }
-            Manner::Drips(bytes, rest) => {
+            Behaviour::Drips(bytes, rest) => {
                 let _ = stream.read(&mut [0; 1024]).await;
                 for byte in bytes.iter().cycle() {
                     if stream.write_all(&[*byte]).await.is_err() {
@@ -263,8 +265,8 @@ impl Door {
             }
             _ => {}
         }
-        let keep_alive = manner != Manner::Closes;
-        let service = service_fn(move |request| answer(request, manner.clone(), self.clone()));
+        let keep_alive = behaviour != Behaviour::Closes;
+        let service = service_fn(move |request| answer(request, behaviour.clone(), self.clone()));
         let connection = http1::Builder::new()
             .keep_alive(keep_alive)
             .serve_connection(TokioIo::new(stream), service)
@@ -275,25 +277,25 @@ impl Door {
 
 /// The coordinator's key.
 pub fn public_key() -> MachinePublic {
-    key(&Manner::Good).public()
+    key(&Behaviour::Good).public()
 }
 
-/// The key of the server that answers.
-fn key(manner: &Manner) -> MachineKey {
-    let seed = if *manner == Manner::Impostor { 10 } else { 9 };
+/// The key of the server with this behaviour.
+fn key(behaviour: &Behaviour) -> MachineKey {
+    let seed = if *behaviour == Behaviour::Impostor { 10 } else { 9 };
     MachineKey::new(Box::new(Zeroizing::new([seed; 32])))
 }
 
 async fn answer(
     mut request: Request<Incoming>,
-    manner: Manner,
-    door: Door,
+    behaviour: Behaviour,
+    acceptor: Acceptor,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     if request.uri().path() == "/key" {
         assert_eq!(request.uri().query(), Some("v=121"));
-        let public = match manner {
-            Manner::TooOld => MachinePublic::default(),
-            _ => key(&manner).public(),
+        let public = match behaviour {
+            Behaviour::TooOld => MachinePublic::default(),
+            _ => key(&behaviour).public(),
         };
         let keys = json!({ "legacyPublicKey": MachinePublic::default(), "publicKey": public });
         return Ok(Response::new(Full::from(keys.to_string())));
@@ -304,33 +306,33 @@ async fn answer(
     let message = message.expect("a member writes base64");
     tokio::spawn(async move {
         let upgraded = hyper::upgrade::on(&mut request).await.expect("the answer said so");
-        // A member that ends the connection is none of the script's.
-        let _ = speak(TokioIo::new(upgraded), &message, manner, door).await;
+        // The member may close the connection.
+        let _ = serve_noise(TokioIo::new(upgraded), &message, behaviour, acceptor).await;
     });
     Ok(Response::builder()
         .status(101)
         .header(UPGRADE, "tailscale-control-protocol")
         .header(CONNECTION, "upgrade")
         .body(Full::default())
-        .expect("the headers are sound"))
+        .expect("the headers are valid"))
 }
 
-/// Noise, the early payload in records of a byte, then HTTP/2.
-async fn speak(
+/// Serves Noise, the early payload in records of one byte, then HTTP/2.
+async fn serve_noise(
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     message: &[u8],
-    manner: Manner,
-    door: Door,
+    behaviour: Behaviour,
+    acceptor: Acceptor,
 ) -> std::io::Result<()> {
-    let response = noise::Response::new(&key(&manner), message, Zeroizing::new([11; 32]));
-    let response = response.expect("a member begins Noise");
-    match &manner {
-        Manner::RepliesWith(bytes) => stream.write_all(bytes).await?,
+    let response = noise::Response::new(&key(&behaviour), message, Zeroizing::new([11; 32]));
+    let response = response.expect("a member starts Noise");
+    match &behaviour {
+        Behaviour::RepliesWith(bytes) => stream.write_all(bytes).await?,
         _ => stream.write_all(&response.reply).await?,
     }
-    match manner {
-        Manner::RepliesWith(_) | Manner::ThenSilent => return std::future::pending().await,
-        Manner::ThenSays(bytes) => {
+    match behaviour {
+        Behaviour::RepliesWith(_) | Behaviour::ThenSilent => return std::future::pending().await,
+        Behaviour::ThenSends(bytes) => {
             stream.write_all(&bytes).await?;
             return std::future::pending().await;
         }
@@ -338,36 +340,36 @@ async fn speak(
     }
     let mut plain = NoiseStream::of_coordinator(stream, response.sealer, response.opener);
     for byte in b"\xff\xff\xffTS\0\0\0\x02{}" {
-        // Each is a record of its own.
+        // Each byte is its own record.
         plain.write_all(&[*byte]).await?;
         plain.flush().await?;
     }
-    let service = service_fn(move |request| take(request, door.clone()));
+    let service = service_fn(move |request| hand_over(request, acceptor.clone()));
     let served = http2::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(plain), service)
         .await;
     served.map_err(std::io::Error::other)
 }
 
-/// Hands a request to the script.
-async fn take(
+/// Passes a request to the script.
+async fn hand_over(
     request: Request<Incoming>,
-    Door(shared): Door,
+    Acceptor(shared): Acceptor,
 ) -> Result<Response<Answer>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
     let (reply, replied) = oneshot::channel();
     let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-    let _ = shared.asked.send(Asked { method: head.method, path, body, reply }).await;
+    let _ = shared.requests.send(MemberRequest { method: head.method, path, body, reply }).await;
     Ok(match replied.await {
         Ok(Reply::Status(status, text)) => {
             let mut response = Response::new(Answer::Text(Some(text.into())));
-            *response.status_mut() = status.try_into().expect("a script's status is one");
+            *response.status_mut() = status.try_into().expect("a script's status is valid");
             response
         }
         Ok(Reply::Stream(pieces)) => Response::new(Answer::Pieces(pieces)),
-        // The script let it fall: it is never answered.
+        // The script dropped the request, which is never answered.
         Err(_) => std::future::pending().await,
     })
 }

@@ -1,5 +1,5 @@
-//! A coordinator and a relay that really speak their protocols, over any stream, and say what a
-//! test's script has them say. A provider of identities on loopback.
+//! A coordinator and a relay with the real protocols over any stream, whose answers come from a
+//! test's script; and an identity provider on loopback.
 
 #![forbid(unsafe_code)]
 

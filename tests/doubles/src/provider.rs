@@ -1,4 +1,4 @@
-//! A hostile provider of identities. It signs any claims (OpenID Connect Core 1.0).
+//! A hostile identity provider. It signs any claims (OpenID Connect Core 1.0).
 
 use std::{
     collections::BTreeMap,
@@ -21,36 +21,36 @@ use ring::{
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// A provider on loopback.
+/// An identity provider on loopback.
 pub struct Provider {
     at: SocketAddr,
     key: EcdsaKeyPair,
     claims: Mutex<Value>,
-    /// The user's info, if it is not just the subject of the claims.
+    /// The user info; the subject of the claims if absent.
     info: Mutex<Option<Value>>,
-    /// Members of answers that replace the usual ones, by path.
-    changed: Mutex<BTreeMap<String, Value>>,
+    /// Members that replace those of usual answers, by path.
+    overrides: Mutex<BTreeMap<String, Value>>,
 }
 
 impl Provider {
-    /// One with a new key.
+    /// A provider with a new key.
     ///
     /// # Panics
-    /// When the system provides no port or no randomness.
+    /// If the system provides no port or no randomness.
     pub async fn start() -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let (random, kind) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
         let key = EcdsaKeyPair::generate_pkcs8(kind, &random).expect("randomness");
         let key = EcdsaKeyPair::from_pkcs8(kind, key.as_ref(), &random).expect("its own key");
         let at = listener.local_addr().expect("an address");
-        let (claims, info, changed) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let provider = Arc::new(Self { at, key, claims, info, changed });
+        let (claims, info, overrides) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let provider = Arc::new(Self { at, key, claims, info, overrides });
         let own = Arc::clone(&provider);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let own = Arc::clone(&own);
                 let answer = service_fn(move |request: Request<Incoming>| {
-                    let answer = own.changed_answer(request.uri().path()).to_string();
+                    let answer = own.overridden_answer(request.uri().path()).to_string();
                     let response = Response::builder().header(CONTENT_TYPE, "application/json");
                     async move { response.body(Full::new(Bytes::from(answer))) }
                 });
@@ -66,27 +66,27 @@ impl Provider {
     }
 
     /// Sets the claims of all further tokens.
-    pub fn says(&self, claims: Value) {
+    pub fn set_claims(&self, claims: Value) {
         *self.claims.lock().unwrap_or_else(PoisonError::into_inner) = claims;
     }
 
-    /// Sets the answer of the user's info.
-    pub fn informs(&self, info: Value) {
+    /// Sets the answer with user info.
+    pub fn set_user_info(&self, info: Value) {
         *self.info.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
     }
 
-    /// Sets members of the answers at a path: "/token", or "" for the provider's description. Those that
-    /// are `null` are left out.
-    pub fn changes(&self, path: &str, members: Value) {
-        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
-        changed.insert(path.to_owned(), members);
+    /// Sets members of the answers at a path: "/token", or "" for the provider's description.
+    /// Members with the value `null` are removed.
+    pub fn override_answer(&self, path: &str, members: Value) {
+        let mut overrides = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
+        overrides.insert(path.to_owned(), members);
     }
 
-    fn changed_answer(&self, path: &str) -> Value {
+    fn overridden_answer(&self, path: &str) -> Value {
         let mut answer = self.answer(path);
-        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        let overrides = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
         let path = if path.starts_with("/.well-known/") { "" } else { path };
-        let members = changed.get(path).and_then(Value::as_object);
+        let members = overrides.get(path).and_then(Value::as_object);
         for (name, value) in members.into_iter().flatten() {
             answer[name] = value.clone();
         }

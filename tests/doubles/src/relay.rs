@@ -16,20 +16,20 @@ pub struct Client<S> {
     pub stream: S,
     buffer: BytesMut,
     decoder: Decoder,
-    /// The request that upgraded it.
+    /// The upgrade request.
     pub request: String,
-    /// Its key, once it logged in.
+    /// Its key after the login.
     pub key: NodePublic,
 }
 
 /// The relay's key.
-pub fn public() -> [u8; 32] {
+pub fn public_key() -> [u8; 32] {
     key().public()
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
-    /// One that asked for an upgrade; nothing if it is gone before that.
-    pub async fn of(mut stream: S) -> Option<Self> {
+    /// Waits for an upgrade request; `None` if the connection ends before.
+    pub async fn accept(mut stream: S) -> Option<Self> {
         let mut buffer = BytesMut::new();
         let end = loop {
             if let Some(end) = buffer.windows(4).position(|some| some == b"\r\n\r\n") {
@@ -44,18 +44,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         Some(Self { stream, buffer, decoder, request, key })
     }
 
-    /// Upgrades the connection and says the key.
-    pub async fn greet(&mut self) {
+    /// Upgrades the connection and sends the key.
+    pub async fn upgrade(&mut self) {
         if !self.request.contains("Derp-Fast-Start: 1\r\n") {
-            self.say(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: DERP\r\n\r\n").await;
+            self.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: DERP\r\n\r\n").await;
         }
         self.frame(kind::SERVER_KEY, &key().greeting()).await;
     }
 
-    /// Takes its login.
+    /// Reads the login.
     ///
     /// # Panics
-    /// When it is none.
+    /// If another frame arrives.
     pub async fn log_in(&mut self) {
         let (kind, login) = self.next().await.expect("a login");
         assert_eq!(kind, kind::CLIENT_INFO);
@@ -66,8 +66,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         self.frame(kind::SERVER_INFO, &[0; 50]).await;
     }
 
-    pub async fn say(&mut self, bytes: &[u8]) {
-        // A client that was told nonsense may be gone.
+    pub async fn send(&mut self, bytes: &[u8]) {
+        // The client may have closed the connection after invalid data.
         let _ = self.stream.write_all(bytes).await;
         let _ = self.stream.flush().await;
     }
@@ -75,13 +75,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     pub async fn frame(&mut self, kind: u8, contents: &[u8]) {
         let mut out = BytesMut::new();
         write_frame(&mut out, kind, contents);
-        self.say(&out).await;
+        self.send(&out).await;
     }
 
-    /// The next frame; nothing at the end.
+    /// The next frame; `None` at the end.
     ///
     /// # Panics
-    /// When a client sends one that is too long.
+    /// If a frame is too long.
     pub async fn next(&mut self) -> Option<(u8, Bytes)> {
         loop {
             let frame = self.decoder.poll_frame(&mut self.buffer);
@@ -94,11 +94,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// The next datagram: its receiver's key, and all of it.
+    /// The next datagram with its receiver's key.
     ///
     /// # Panics
-    /// When there is none.
-    pub async fn packet(&mut self) -> (NodePublic, Bytes) {
+    /// If none arrives.
+    pub async fn next_packet(&mut self) -> (NodePublic, Bytes) {
         loop {
             let (kind, mut contents) = self.next().await.expect("a datagram");
             if kind == kind::SEND_PACKET {
@@ -109,8 +109,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     }
 }
 
-/// Passes datagrams on between two clients until one is gone.
-pub async fn pass_on<S: AsyncRead + AsyncWrite + Unpin>(mut a: Client<S>, mut b: Client<S>) {
+/// Relays datagrams between two clients until one disconnects.
+pub async fn relay_between<S: AsyncRead + AsyncWrite + Unpin>(mut a: Client<S>, mut b: Client<S>) {
     loop {
         tokio::select! {
             frame = a.next() => match frame {
@@ -125,7 +125,7 @@ pub async fn pass_on<S: AsyncRead + AsyncWrite + Unpin>(mut a: Client<S>, mut b:
     }
 }
 
-/// Passes a frame on, if it is a datagram for this client.
+/// Relays a frame if it is a datagram for this client.
 pub async fn deliver<S: AsyncRead + AsyncWrite + Unpin>(
     from: NodePublic,
     (kind, contents): (u8, Bytes),

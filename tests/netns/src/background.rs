@@ -1,8 +1,8 @@
-//! Threads that work beside a test.
+//! Threads that run during a test.
 
 use std::thread::{self, JoinHandle};
 
-/// Starts a thread. Who has no use for what it returns lets it run until the process ends.
+/// Starts a thread. If the handle is dropped, it runs until the process ends.
 pub fn in_background<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::host::Host;
 use crate::wait::eventually;
 
-/// Plugs a veth cable between two hosts; both ends are up.
+/// Connects two hosts by a veth cable; both ends are up.
 ///
 /// # Panics
-/// When the kernel refuses, as for a device name that a host has already.
+/// If the kernel refuses, for example if a host already has a device of this name.
 pub fn cable(a: &Host, a_device: &str, b: &Host, b_device: &str, mtu: u32) {
     let (a_pid, b_pid) = (a.pid().to_string(), b.pid().to_string());
     let mtu = mtu.to_string();
@@ -25,8 +25,8 @@ pub fn cable(a: &Host, a_device: &str, b: &Host, b_device: &str, mtu: u32) {
     settled(b, b_device);
 }
 
-/// Waits until an end has its link-local address for good. A browser gives up what it fetches when
-/// an address comes, and may start as soon as the cable is there.
+/// Waits until the link-local address of an end is no longer tentative. A browser aborts its
+/// requests when an address is added, and a test may start it right after the cable.
 fn settled(host: &Host, device: &str) {
     let what = format!("the link-local address of {device} on {} is settled", host.name());
     eventually(&what, Duration::from_secs(15), || {
@@ -35,27 +35,27 @@ fn settled(host: &Host, device: &str) {
     });
 }
 
-/// Gives a device an address with prefix length, of either family, usable at once: IPv6 without
-/// duplicate address detection.
+/// Gives a device an address with prefix length, of either family. It is usable at once: IPv6
+/// without duplicate address detection.
 pub fn address(host: &Host, device: &str, address: &str) {
     let nodad = if address.contains(':') { "nodad" } else { "" };
     host.run(format!("ip address add {address} dev {device} {nodad}"));
     let (bare, _) = address.split_once('/').unwrap_or((address, ""));
     if bare.contains(':') && !host.run(format!("ip -o link show dev {device} up")).is_empty() {
-        is_local(host, bare);
+        wait_until_local(host, bare);
     }
 }
 
-/// Waits until a host takes an IPv6 address for its own: the kernel adds the route to itself from a
-/// work queue, once the address is there and its device is up.
-pub fn is_local(host: &Host, address: &str) {
+/// Waits until the route of a host's own IPv6 address exists. The kernel adds it from a work queue,
+/// after the address is added and its device is up.
+pub fn wait_until_local(host: &Host, address: &str) {
     let what = format!("{address} is local on {}", host.name());
     eventually(&what, Duration::from_secs(15), || {
         host.run(format!("ip -6 route show table local {address}")).contains("local ")
     });
 }
 
-/// Makes a host forward both families.
+/// Enables forwarding of both families.
 pub fn forward(host: &Host) {
     host.run("echo 1 >/proc/sys/net/ipv4/ip_forward");
     host.run("echo 1 >/proc/sys/net/ipv6/conf/all/forwarding");

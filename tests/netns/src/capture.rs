@@ -1,5 +1,5 @@
-//! What passes an interface, super-packets as the kernel holds them: a packet socket (packet(7))
-//! with virtio-net headers.
+//! Captures an interface, with super-packets as in the kernel: a packet socket (packet(7)) with
+//! virtio-net headers.
 
 pub mod message;
 pub mod split;
@@ -21,49 +21,49 @@ use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
 use crate::background::in_background;
 use crate::host::Host;
 
-/// Room for what comes while the reader waits for a core.
+/// Buffer for frames that arrive while the reader waits for a core.
 const BUFFER: usize = 256 << 20;
 
 /// Bytes of the virtio-net header, and the longest packet.
 const HEADER: usize = 10;
 const LONGEST: usize = HEADER + 65_535;
 
-/// How long the reader waits before it looks whether it is to stop.
+/// Interval at which the reader checks whether it must stop.
 const LOOK: TimeVal = TimeVal::new(0, 200_000);
 
-/// Whether a host sends a packet into an interface or gets it from there.
+/// Direction relative to the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// The host sends it.
+pub enum Direction {
+    /// The host sends.
     Out,
-    /// The host gets it.
+    /// The host receives.
     In,
 }
 
-/// A packet, or a super-packet that stands for many.
+/// A packet or super-packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Where it goes.
-    pub way: Way,
+    /// Its direction.
+    pub direction: Direction,
     /// From the IP header on.
     pub bytes: Vec<u8>,
-    /// Bytes of payload in each of its packets, if it stands for many.
+    /// Payload bytes of each segment of a super-packet.
     pub segment_size: Option<usize>,
-    /// Where its transport checksum is still to be computed from, and where that stands behind.
+    /// For a partial checksum: where it starts, and the offset of its field.
     pub checksum: Option<(usize, usize)>,
 }
 
-/// A capture that is under way.
+/// A running capture.
 pub struct Capture {
     stop: Arc<AtomicBool>,
     reader: JoinHandle<Vec<Frame>>,
 }
 
 impl Capture {
-    /// Captures what passes a device of a host, both ways.
+    /// Captures both directions of a device of a host.
     ///
     /// # Panics
-    /// When it may not, or there is no such device.
+    /// If the right is missing, or the device does not exist.
     pub fn start(host: &Host, device: &str) -> Capture {
         let (socket, index) = host.inside(|| open(device));
         let stop = Arc::new(AtomicBool::new(false));
@@ -72,23 +72,25 @@ impl Capture {
         Capture { stop, reader }
     }
 
-    /// Ends it, when nothing more comes.
+    /// Ends the capture when no more frames arrive.
     ///
     /// # Panics
-    /// When the kernel had no room for all.
+    /// If the kernel dropped frames.
     pub fn finish(self) -> Vec<Frame> {
         self.stop.store(true, Ordering::Relaxed);
-        self.reader.join().expect("the capture is whole")
+        self.reader.join().expect("the capture is complete")
     }
 }
 
 fn open(device: &str) -> (OwnedFd, usize) {
-    // It hears all devices: to be bound to one takes a link address, and a TUN device has none.
+    // The socket receives from all devices: binding it to one needs a link address, which a TUN
+    // device does not have.
     let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
     let socket = socket(AddressFamily::Packet, kind, flags, SockProtocol::EthAll);
     let socket = socket.expect("tests/netns/run gives the right");
     setsockopt(&socket, PacketVnetHeader, &1).expect("Linux 2.6.27");
-    // Less is granted to those who may not force it, and what is lost then is told.
+    // Without the right to force the size, the buffer is smaller; lost frames are reported at the
+    // end.
     let _ = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
         .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER));
     setsockopt(&socket, sockopt::ReceiveTimeout, &LOOK).expect("a time is given");
@@ -121,7 +123,7 @@ impl Frame {
         let (header, bytes) = read.split_at(HEADER);
         let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
         Frame {
-            way: if kind == libc::PACKET_OUTGOING { Way::Out } else { Way::In },
+            direction: if kind == libc::PACKET_OUTGOING { Direction::Out } else { Direction::In },
             bytes: bytes.to_vec(),
             segment_size: (header[1] != 0).then(|| field(4)),
             checksum: (header[0] & NEEDS_CHECKSUM != 0).then(|| (field(6), field(8))),
@@ -130,7 +132,7 @@ impl Frame {
 }
 
 sockopt_impl!(
-    /// Whether a frame comes behind a virtio-net header.
+    /// Enables virtio-net headers before frames.
     PacketVnetHeader,
     SetOnly,
     libc::SOL_PACKET,
@@ -138,7 +140,7 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(
-    /// Frames that came, and those of them that found no room: `struct tpacket_stats`.
+    /// Received frames and dropped frames: `struct tpacket_stats`.
     PacketStatistics,
     GetOnly,
     libc::SOL_PACKET,

@@ -9,8 +9,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Starts to count at `hook` (`prerouting`, `input`, `forward`, `output`, `postrouting`) what
-    /// `rule`, in nft's words, matches. Names are per host. It looks after every mangling rule.
+    /// Starts counting packets at `hook` (`prerouting`, `input`, `forward`, `output`, `postrouting`) that
+    /// match `rule` in nft's syntax. Names are per host. The counter runs after every mangling rule.
     pub fn start(host: &Host, name: &str, hook: &str, rule: &str) -> Counter {
         let table = format!("count_{name}");
         let text = format!(
@@ -23,7 +23,7 @@ impl Counter {
         Counter { host: host.clone(), table }
     }
 
-    /// Packets so far. A super-packet of an offload counts as one.
+    /// Number of packets. A super-packet of an offload counts as one.
     pub fn packets(&self) -> u64 {
         let text = self.host.run(format!("nft list counter inet {} matched", self.table));
         let mut words = text.split_whitespace().skip_while(|word| *word != "packets").skip(1);

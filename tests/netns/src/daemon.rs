@@ -1,4 +1,4 @@
-//! A running daemon: one implementation serving one interface of one host.
+//! A running daemon: one implementation with one interface of one host.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use crate::host::Host;
 use crate::implementation::{Implementation, Program};
 use crate::service::wake;
-use crate::show::{Shown, forced_off};
+use crate::show::{ShowOutput, forced_off};
 use crate::wait::{Stopwatch, eventually};
 
-/// Time within which a daemon must be usable, and gone after a signal; both take milliseconds on
-/// an idle machine.
+/// Time until a daemon is usable, and until it ends after a signal; both take milliseconds on an
+/// idle machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Lines of its log that a failed test prints.
@@ -31,17 +31,17 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it and waits until wg(8) can talk to it. Of linerate it is seen to that what the run
-    /// forces off is off.
+    /// Starts it and waits until wg(8) can connect to it. For linerate, checks that the offloads that the
+    /// run disables are off.
     ///
     /// # Panics
-    /// When it is not installed, ends early, or is not usable in time; its log is in the message.
+    /// If it is not installed, ends early, or is not usable in time; its log is in the message.
     pub fn start(host: &Host, program: impl Into<Program>, interface: &str) -> Daemon {
         let program = program.into();
         let implementation = program.implementation;
         let daemon = Daemon::start_program(host, &program, interface);
         if let Some(names) = forced_off().filter(|_| implementation == Implementation::Linerate) {
-            let shown = Shown::of(host, interface);
+            let shown = ShowOutput::of(host, interface);
             assert!(shown.has_off(&names), "{names} is forced off: {:?}", shown.offloads);
         }
         daemon
@@ -51,7 +51,7 @@ impl Daemon {
         let log = File::create(host.outside(log_path(interface))).expect("/run/rig is writable");
         let errors = log.try_clone().expect("a file handle can be doubled");
         let pid_file = format!("/run/rig/{interface}.pid");
-        // The shell names its pid and becomes the daemon, so the pid is known from inside.
+        // The shell writes its pid and becomes the daemon, so this is the pid inside.
         let process = host
             .command("sh")
             .args(["-c", "echo $$ >\"$0\"; exec \"$@\"", &pid_file])
@@ -65,12 +65,12 @@ impl Daemon {
             .expect("nsenter is installed (make deps)");
         let mut daemon =
             Daemon { host: host.clone(), interface: interface.to_owned(), process, pid: 0 };
-        eventually("the daemon answers wg(8)", PATIENCE, || daemon.answers());
+        eventually("the daemon responds to wg(8)", PATIENCE, || daemon.is_ready());
         daemon.pid = host.read(&pid_file).trim().parse().expect("the shell wrote its pid");
         daemon
     }
 
-    fn answers(&mut self) -> bool {
+    fn is_ready(&mut self) -> bool {
         if let Ok(Some(status)) = self.process.try_wait() {
             panic!("the daemon on {} ended: {status}\n{}", self.host.name(), self.log());
         }
@@ -82,7 +82,7 @@ impl Daemon {
         self.pid
     }
 
-    /// Sends a signal, by name: `TERM`, `INT`, `KILL`, `STOP`, ... What was stopped goes on by `CONT`.
+    /// Sends a signal by name: `TERM`, `INT`, `KILL`, `STOP`, ... `CONT` resumes a stopped daemon.
     pub fn signal(&self, signal: &str) {
         self.host.run(format!("kill -{signal} {}", self.pid));
         if signal == "CONT" {
@@ -90,7 +90,7 @@ impl Daemon {
         }
     }
 
-    /// Whether it has not ended.
+    /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(None))
     }
@@ -98,8 +98,8 @@ impl Daemon {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When it has not ended in time.
-    pub fn ends(&mut self) -> ExitStatus {
+    /// If it does not end in time.
+    pub fn wait_for_end(&mut self) -> ExitStatus {
         let watch = Stopwatch::start();
         loop {
             if let Ok(Some(status)) = self.process.try_wait() {
@@ -110,10 +110,10 @@ impl Daemon {
         }
     }
 
-    /// Processor time of all its threads so far.
+    /// Processor time of all its threads.
     pub fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(self.proc("stat")).unwrap_or_default();
-        // The command name may hold spaces; fields are counted after its closing parenthesis,
+        // The command name may contain spaces. Fields are counted after its closing parenthesis,
         // where utime and stime are the 12th and 13th (proc(5) numbers them 14 and 15).
         let after = stat.rsplit(')').next().unwrap_or_default();
         let ticks = after.split_whitespace().skip(11).take(2);
@@ -121,8 +121,7 @@ impl Daemon {
         Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
     }
 
-    /// Context switches of all its threads so far: those where it waited, and those where another
-    /// wanted the core.
+    /// Context switches of all its threads: voluntary and involuntary.
     pub fn switches(&self) -> [u64; 2] {
         let threads = fs::read_dir(self.proc("task")).into_iter().flatten().flatten();
         let statuses: Vec<String> = threads
@@ -136,7 +135,7 @@ impl Daemon {
         })
     }
 
-    /// Highest resident memory so far, in bytes.
+    /// Highest resident memory in bytes.
     pub fn peak_memory(&self) -> u64 {
         self.status("VmHWM:") * 1024
     }
@@ -146,12 +145,12 @@ impl Daemon {
         self.status("VmRSS:") * 1024
     }
 
-    /// How many threads it has.
+    /// Number of threads.
     pub fn threads(&self) -> u64 {
         self.status("Threads:")
     }
 
-    /// How many files it holds open.
+    /// Number of open files.
     pub fn files(&self) -> u64 {
         fs::read_dir(self.proc("fd")).map_or(0, |files| files.count() as u64)
     }
@@ -163,7 +162,7 @@ impl Daemon {
         line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 
-    /// What it has printed.
+    /// Its output.
     pub fn log(&self) -> String {
         fs::read_to_string(self.host.outside(log_path(&self.interface))).unwrap_or_default()
     }
@@ -183,7 +182,7 @@ impl Drop for Daemon {
         }
         if self.pid != 0 && self.is_running() {
             self.host.attempt(format!("kill -KILL {}", self.pid));
-            // It is dead or dying; the host's end would take it as well.
+            // It has been killed; the host's end would end it as well.
             let _ = self.process.wait();
         }
         self.host.attempt(format!("rm -f /run/wireguard/{}.sock", self.interface));

@@ -1,4 +1,4 @@
-//! A paced flow of numbered UDP datagrams, one way.
+//! A paced flow of numbered UDP datagrams in one direction.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -13,68 +13,68 @@ use crate::host::Host;
 use crate::pattern::{MOST, Pattern};
 use crate::wait::Stopwatch;
 
-/// A datagram begins with its number.
+/// A datagram starts with its number.
 const NUMBER: usize = size_of::<u64>();
 
-/// Of the receiving socket: what comes while a loaded machine does not run the reader.
+/// Receive buffer for datagrams that arrive while a loaded machine does not run the reader.
 const BUFFER: usize = 16 << 20;
 
-/// Behind the last datagram, how long another is waited for.
+/// Time without a datagram after which the receiver stops.
 const LATE: Duration = Duration::from_secs(2);
 
-/// What is sent at a time.
+/// Datagrams that are sent at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
-    /// Datagrams.
+    /// Number of datagrams.
     pub count: usize,
     /// Bytes of each.
     pub size: usize,
-    /// Whether the kernel is given them as one, to segment them (`UDP_SEGMENT`).
+    /// Whether the kernel segments them (`UDP_SEGMENT`).
     pub segmented: bool,
-    /// Rest after each train.
+    /// Pause after each train.
     pub rest: Duration,
 }
 
-/// A flow that is under way.
+/// A running flow.
 pub struct Datagrams {
     stop: Arc<AtomicBool>,
     sender: JoinHandle<u64>,
     receiver: JoinHandle<Arrived>,
 }
 
-/// What a flow carried.
+/// Result of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
     /// Datagrams that were sent.
     pub sent: u64,
-    /// Datagrams that arrived as they were sent, each counted once.
+    /// Datagrams that arrived unchanged, each counted once.
     pub received: u64,
-    /// Those that arrived again.
+    /// Datagrams that arrived again.
     pub doubled: u64,
-    /// Those that arrived behind one that was sent later.
+    /// Datagrams that arrived after one that was sent later.
     pub overtaken: u64,
 }
 
 impl Arrived {
-    /// The part that was lost.
+    /// The fraction that was lost.
     pub fn lost(&self) -> f64 {
         1.0 - self.received as f64 / self.sent.max(1) as f64
     }
 }
 
 impl Datagrams {
-    /// Sends trains from one host to an address of the other, until it is stopped.
+    /// Sends trains from one host to an address of the other until it is stopped.
     pub fn start(from: &Host, to: &Host, address: SocketAddr, train: Train) -> Datagrams {
         let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let receiving = to.inside(|| UdpSocket::bind((any, address.port())));
         let receiving = receiving.expect("the port is free");
         let sending = from.inside(|| UdpSocket::bind((any, 0)).expect("a port is free"));
-        sending.connect(address).expect("there is a way");
+        sending.connect(address).expect("there is a route");
         if train.segmented {
             let size = train.size as i32;
             setsockopt(&sending, sockopt::UdpGsoSegment, &size).expect("Linux 4.18");
         }
-        // Less is granted to those who may not force it.
+        // Without the right to force the size, the buffer is smaller.
         let _ = setsockopt(&receiving, sockopt::RcvBufForce, &BUFFER)
             .or_else(|_| setsockopt(&receiving, sockopt::RcvBuf, &BUFFER));
         receiving.set_read_timeout(Some(LATE)).expect("a time is given");
@@ -92,10 +92,10 @@ impl Datagrams {
         Datagrams { stop, sender, receiver }
     }
 
-    /// Ends it and tells what it carried.
+    /// Ends the flow and returns its result.
     ///
     /// # Panics
-    /// When a datagram arrived that was not sent so.
+    /// If a datagram arrived with other bytes.
     pub fn finish(self) -> Arrived {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.sender.join().expect("datagrams are sent");
@@ -114,7 +114,7 @@ fn send(socket: &UdpSocket, pattern: &Pattern, train: Train, stop: &AtomicBool) 
         }
         let piece = if train.segmented { bytes.len() } else { train.size };
         for piece in bytes.chunks(piece) {
-            // A way that is gone for a moment loses it, as any network may.
+            // A datagram is lost if the route is absent for a moment, as on any network.
             let _ = socket.send(piece);
         }
         sent += train.count as u64;

@@ -1,12 +1,12 @@
-//! Where the kernel dropped packets: a device's queue, a socket's buffer.
+//! Drops of the kernel, in a device's queue or a socket's buffer.
 
 use std::fs;
 
 use crate::host::Host;
 
 impl Host {
-    /// Packets that a device did not take for sending so far. Of a TUN interface: the ring that its
-    /// daemon reads was full.
+    /// Packets that a device did not accept for sending. For a TUN interface, the ring of its
+    /// daemon was full.
     pub fn dropped_by_device(&self, device: &str) -> u64 {
         let text = fs::read_to_string(self.proc_net("dev")).unwrap_or_default();
         let line =
@@ -15,15 +15,16 @@ impl Host {
         line.and_then(|line| line.split_whitespace().nth(11)?.parse().ok()).unwrap_or(0)
     }
 
-    /// Datagrams that found the buffer of a UDP port's sockets full so far, of either family; none
-    /// without a socket. A super-packet of an offload counts as its segments, unless the socket
-    /// takes it whole.
+    /// Datagrams dropped because the buffer of a UDP port's sockets was full, of either family;
+    /// `None` without a socket. A super-packet of an offload counts as its segments, unless the
+    /// socket receives it whole.
     pub fn dropped_by_socket(&self, port: u16) -> Option<u64> {
         let rows = ["udp", "udp6"].map(|table| self.udp_rows(table, port));
         rows.into_iter().flatten().reduce(|a, b| a + b)
     }
 
-    /// One of the kernel's counters of UDP, of both families (`/proc/net/snmp` and `snmp6`): `RcvbufErrors`, ...
+    /// One of the kernel's counters of UDP, of both families (`/proc/net/snmp` and `snmp6`):
+    /// `RcvbufErrors`, ...
     pub fn udp_count(&self, counter: &str) -> u64 {
         let text = fs::read_to_string(self.proc_net("snmp")).unwrap_or_default();
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
@@ -50,7 +51,7 @@ impl Host {
     }
 
     fn proc_net(&self, file: &str) -> String {
-        // Not by /proc/self: the host's /proc does not know this process.
+        // Not /proc/self: this process is not in the host's /proc.
         format!("/proc/{}/net/{file}", self.pid())
     }
 }

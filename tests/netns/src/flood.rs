@@ -1,4 +1,4 @@
-//! Datagrams that lead nowhere, as an attacker sends them.
+//! Invalid datagrams, as from an attacker.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -10,33 +10,34 @@ use crate::background::in_background;
 use crate::host::Host;
 use crate::pattern::Random;
 
-/// Bytes of a handshake initiation, and what it begins with.
+/// Length of a handshake initiation, and its first bytes.
 const INITIATION: (usize, &[u8]) = (148, &[1, 0, 0, 0]);
-/// The same of a ping of disco.
+/// The same for a disco ping.
 const DISCO: (usize, &[u8]) = (124, b"TS\xf0\x9f\x92\xac");
 
-/// Rest after each burst.
+/// Pause after each burst.
 const REST: Duration = Duration::from_millis(5);
 
-/// A flood that is under way.
+/// A running flood.
 pub struct Flood {
     stop: Arc<AtomicBool>,
     sender: JoinHandle<u64>,
 }
 
-/// Sends so many handshake initiations from a host to an address at once: each is random behind what
-/// tells its kind, but of the right length.
+/// Sends `count` handshake initiations from a host to an address at once. Each has a valid type and
+/// length, and random bytes behind the type.
 pub fn burst(from: &Host, to: SocketAddr, count: usize) {
     send(&socket(from, to), INITIATION, &mut Random::new(count as u64), count);
 }
 
 impl Flood {
-    /// Sends bursts of so many handshake initiations from a host to an address, one after the other.
+    /// Sends bursts of `burst` handshake initiations from a host to an address, one after the
+    /// other.
     pub fn start(from: &Host, to: SocketAddr, burst: usize) -> Flood {
         Self::of(INITIATION, from, to, burst)
     }
 
-    /// The same of pings of disco.
+    /// The same with disco pings.
     pub fn of_disco(from: &Host, to: SocketAddr, burst: usize) -> Flood {
         Self::of(DISCO, from, to, burst)
     }
@@ -57,7 +58,7 @@ impl Flood {
         Flood { stop, sender }
     }
 
-    /// Ends it and tells how many it sent.
+    /// Ends the flood and returns the number of datagrams.
     pub fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.sender.join().expect("the flood ends")
@@ -67,11 +68,11 @@ impl Flood {
 fn socket(from: &Host, to: SocketAddr) -> UdpSocket {
     let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let socket = from.inside(|| UdpSocket::bind((any, 0)).expect("a port is free"));
-    socket.connect(to).expect("there is a way");
+    socket.connect(to).expect("there is a route");
     socket
 }
 
-/// Returns how many went: what finds no room is lost, as any flood's.
+/// Returns the number of datagrams sent; one without room is lost.
 fn send(
     socket: &UdpSocket,
     (len, begin): (usize, &[u8]),

@@ -1,4 +1,4 @@
-//! A virtual machine whose WireGuard is the kernel's own: Debian's kernel under QEMU, without KVM.
+//! A virtual machine with the kernel's WireGuard: Debian's kernel under QEMU, without KVM.
 //!
 //! ```text
 //!   host                          guest                            behind
@@ -6,8 +6,8 @@
 //!              10.1.0.1  fd01::1  10.1.0.2  fd01::2     10.4.0.254  fd04::254     10.4.0.2  fd04::2
 //! ```
 //!
-//! QEMU runs inside the first host and ends with it. The guest is told what to do line by line over
-//! its second serial port (`tests/kernel/init`); what hosts send through it needs nothing of it.
+//! QEMU runs inside the first host and ends with it. The guest receives commands line by line over
+//! its second serial port (`tests/kernel/init`). Traffic through it does not use that port.
 
 use std::env;
 use std::io::{BufRead, BufReader, Write};
@@ -25,11 +25,11 @@ use crate::wait::Stopwatch;
 /// Names the folder that `tests/kernel/guest` printed.
 const GUEST: &str = "LINERATE_GUEST";
 
-/// Time within which the guest answers: five seconds to boot and none for a command on an idle
-/// machine.
+/// Time until the guest answers. On an idle machine it boots in five seconds and runs a command at
+/// once.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A guest that runs.
+/// A running guest.
 pub struct Guest {
     host: Host,
     process: Child,
@@ -40,10 +40,10 @@ pub struct Guest {
 
 impl Guest {
     /// Boots a guest on a cable with `device` of one host, in front of the other host. All have
-    /// their addresses; the host behind has its default routes through the guest.
+    /// addresses; the host behind has its default routes through the guest.
     ///
     /// # Panics
-    /// When QEMU is not installed, no guest was built, or it does not answer.
+    /// If QEMU is not installed, no guest was built, or it does not answer.
     pub fn boot(host: &Host, device: &str, behind: &Host) -> Guest {
         let folder = env::var_os(GUEST).map(PathBuf::from);
         let folder = folder.unwrap_or_else(|| panic!("{GUEST} is not set: make kernel-test"));
@@ -74,7 +74,7 @@ impl Guest {
     }
 
     fn wire(&self, device: &str, behind: &Host) {
-        // By its network alone: the pid is one of this process's namespace.
+        // Only by its network namespace: the pid belongs to this process's namespace.
         let network = format!("--net=/proc/{}/ns/net", self.host.pid());
         let pid = behind.pid().to_string();
         let moved = Command::new("nsenter")
@@ -104,10 +104,10 @@ impl Guest {
         self.run(format!("ip link set {device} up"));
     }
 
-    /// Runs a line of busybox's sh in the guest and tells how it ended; both outputs are one.
+    /// Runs a line of busybox's sh in the guest; `stdout` contains both outputs.
     ///
     /// # Panics
-    /// When the guest does not answer; the end of its console is in the message.
+    /// If the guest does not answer; the end of its console is in the message.
     pub fn attempt(&self, line: impl AsRef<str>) -> Outcome {
         let line = line.as_ref();
         assert!(!line.contains('\n'), "one line at a time: {line}");
@@ -115,10 +115,10 @@ impl Guest {
         self.answer(line)
     }
 
-    /// Runs a line in the guest and returns what it printed.
+    /// Runs a line in the guest and returns its output.
     ///
     /// # Panics
-    /// When it fails, too.
+    /// If it fails, or as [`Guest::attempt`].
     pub fn run(&self, line: impl AsRef<str>) -> String {
         let line = line.as_ref();
         let outcome = self.attempt(line);
@@ -126,7 +126,7 @@ impl Guest {
         outcome.stdout
     }
 
-    /// What is read up to the next `=== STATUS`.
+    /// Reads up to the next `=== STATUS`.
     fn answer(&self, line: &str) -> Outcome {
         let watch = Stopwatch::start();
         let mut text = String::new();
@@ -143,7 +143,7 @@ impl Guest {
         }
     }
 
-    /// What its kernel said.
+    /// The log of its kernel.
     pub fn console(&self) -> String {
         std::fs::read_to_string(&self.console).unwrap_or_default()
     }
@@ -155,12 +155,12 @@ impl Drop for Guest {
             eprintln!("--- console of the guest ---\n{}", self.console());
         }
         self.host.attempt("kill -KILL $(cat /run/rig/guest.pid)");
-        // It is dead or dying; the host's end would take it as well.
+        // It has been killed; the host's end would end it as well.
         let _ = self.process.wait();
     }
 }
 
-/// What the guest's kernel says, inside the host.
+/// The log of the guest's kernel, inside the host.
 const CONSOLE: &str = "/run/rig/guest.console";
 
 fn arguments(folder: &Path, device: &str) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! A host: one network, mount and pid namespace, held open by its pid 1.
+//! A host: one network, mount and pid namespace, which its pid 1 keeps open.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 
-/// What pid 1 of a host does: make the mounts, say its pid, then wait for the pipe to close. It is
-/// bash as bash reaps the daemons that outlive their parents.
+/// Script of a host's pid 1: it mounts the file systems, prints its pid, and waits for the pipe to
+/// close. It is bash because bash reaps the daemons that outlive their parents.
 ///
-/// The pid is read before the new /proc is mounted, so it is the one the test process knows.
-/// resolv.conf is private so that `DNS =` never reaches the machine's own. TCP is Linux's default,
-/// CUBIC, whatever the machine's own is: a figure with BBR, which sets a pace by its own estimate,
-/// is another figure.
+/// The pid is read before the new /proc is mounted, so that it is the pid that the test process
+/// sees. resolv.conf is private, so that `DNS =` never changes the machine's own. TCP uses Linux's
+/// default, CUBIC, because BBR, which paces by its own estimate, would give other figures.
 const INIT: &str = r#"
 set -e
 read -r pid _ </proc/self/stat
@@ -39,10 +38,10 @@ echo "$pid"
 read -r || true
 "#;
 
-/// Seconds after which a command in a host is ended; only a hang reaches it.
+/// Seconds after which a command in a host is ended; only a hanging command reaches it.
 const COMMAND_LIMIT: &str = "90";
 
-/// A host of the rig; clones are the same host, which ends with the last of them.
+/// A host of the rig; it ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Host(Arc<Namespaces>);
 
@@ -52,19 +51,19 @@ struct Namespaces {
     pid: u32,
 }
 
-/// How a command in a host ended.
+/// Result of a command in a host.
 #[derive(Debug)]
 pub struct Outcome {
     /// Whether it exited with status 0.
     pub ok: bool,
-    /// What it printed.
+    /// Its standard output.
     pub stdout: String,
-    /// What it complained about.
+    /// Its standard error.
     pub stderr: String,
 }
 
 impl Host {
-    /// A host without any link but `lo`. The name only serves messages.
+    /// A host with no link except `lo`. The name is only used in messages.
     pub fn new(name: &str) -> Host {
         let mut holder = Command::new("unshare")
             .args(["--net", "--mount", "--pid", "--fork", "--", "bash", "-c", INIT])
@@ -87,12 +86,12 @@ impl Host {
         &self.0.name
     }
 
-    /// The pid of the host's pid 1, as this process sees it.
+    /// The host's pid 1, as seen by this process.
     pub fn pid(&self) -> u32 {
         self.0.pid
     }
 
-    /// A command that will run inside. Its working directory is `/`.
+    /// A command that runs inside, in the working directory `/`.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--target={}", self.0.pid));
@@ -100,7 +99,7 @@ impl Host {
         command
     }
 
-    /// Runs a shell line inside and tells how it ended.
+    /// Runs a shell line inside and returns the result.
     pub fn attempt(&self, line: impl AsRef<str>) -> Outcome {
         let output = self
             .command("timeout")
@@ -111,10 +110,10 @@ impl Host {
         Outcome::from(output)
     }
 
-    /// Runs a shell line inside and returns what it printed.
+    /// Runs a shell line inside and returns its output.
     ///
     /// # Panics
-    /// When it fails; a command that may fail goes through [`Host::attempt`].
+    /// If it fails; use [`Host::attempt`] for a command that may fail.
     pub fn run(&self, line: impl AsRef<str>) -> String {
         let line = line.as_ref();
         let outcome = self.attempt(line);
@@ -126,14 +125,14 @@ impl Host {
         outcome.stdout
     }
 
-    /// Where this process finds a file of the host, by its absolute path inside.
+    /// The path of a host's file for this process, from its absolute path inside.
     pub fn outside(&self, inside: impl AsRef<Path>) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.0.pid));
         let inside = inside.as_ref();
         root.join(inside.strip_prefix("/").unwrap_or(inside))
     }
 
-    /// Writes a file that is gone with the host; returns its path inside.
+    /// Writes a file that is removed with the host; returns its path inside.
     pub fn write(&self, name: &str, text: &str) -> String {
         let inside = format!("/run/rig/{name}");
         fs::write(self.outside(&inside), text).expect("the host's /run/rig is writable");
@@ -145,8 +144,8 @@ impl Host {
         self.write_with_mode(name, text, 0o600)
     }
 
-    /// Writes a program, which wg-quick and linerate find before others of its name; returns its
-    /// path inside.
+    /// Writes a program that wg-quick and linerate find before others of its name; returns its path
+    /// inside.
     pub fn write_program(&self, name: &str, text: &str) -> String {
         self.write_with_mode(&format!("bin/{name}"), text, 0o755)
     }
@@ -164,7 +163,7 @@ impl Host {
         inside
     }
 
-    /// Opens the TUN device to all users, as udev does; containers may have it otherwise.
+    /// Opens the TUN device to all users, as udev does; a container may restrict it.
     pub fn open_tun(&self) {
         self.run(
             "mkdir /run/rig/net && mknod -m 666 /run/rig/net/tun c 10 200 && \
@@ -183,7 +182,7 @@ impl Host {
         fs::symlink_metadata(self.outside(inside)).is_ok()
     }
 
-    /// The pid that this process knows a process of the host by.
+    /// The pid of a process of the host, as seen by this process.
     pub fn outer_pid(&self, inner: u32) -> Option<u32> {
         let namespace = |pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
         let own = namespace(self.0.pid);
@@ -197,7 +196,7 @@ impl Host {
         })
     }
 
-    /// The pid, as seen inside, of the process that serves a TUN interface.
+    /// The pid, as seen inside, of the process with a TUN interface.
     pub fn daemon_of(&self, interface: &str) -> Option<u32> {
         let pids = fs::read_dir(self.outside("/proc")).ok()?.flatten();
         let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -222,13 +221,13 @@ impl Host {
         text.trim().parse().expect("a count is a number")
     }
 
-    /// The other ends of this TCP port's connections.
+    /// The remote addresses of this TCP port's connections.
     pub fn connected_to(&self, port: u16) -> Vec<String> {
         let all = self.run(format!("ss -Htn state established '( sport = :{port} )'"));
         all.lines().filter_map(|line| line.split_whitespace().last().map(str::to_owned)).collect()
     }
 
-    /// Whether something in the host listens on this TCP port.
+    /// Whether a program in the host listens on this TCP port.
     pub fn listens(&self, port: u16) -> bool {
         let wanted = format!(":{port:04X}");
         ["tcp", "tcp6"].iter().any(|table| {
@@ -243,13 +242,13 @@ impl Host {
     }
 }
 
-/// Runs a program as the user nobody, with the one right that an interface takes.
+/// Runs a program as the user nobody, with the only right that an interface needs.
 pub const AS_NOBODY: &str = "setpriv --reuid=nobody --regid=nogroup --clear-groups \
                              --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin \
                              --bounding-set=-all,+net_admin";
 
-/// Whether hosts have one user only, as in a user namespace that an unprivileged user made. A test
-/// that takes a second one is skipped there, which is announced.
+/// Whether hosts have only one user, as in a user namespace of an unprivileged user. Then the
+/// calling test skips its part with a second user, which is announced.
 pub fn lacks_users() -> bool {
     let map = fs::read_to_string("/proc/self/uid_map").expect("proc is mounted");
     let is_lacking = map.split_whitespace().nth(2) == Some("1");
@@ -262,7 +261,7 @@ pub fn lacks_users() -> bool {
 impl Drop for Namespaces {
     fn drop(&mut self) {
         drop(self.holder.stdin.take());
-        // It has nothing left to wait for; a failure to wait leaves the kernel's own clean-up.
+        // The process has ended. If waiting fails, the kernel cleans up.
         let _ = self.holder.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! The WireGuard implementations that the rig can run, all of them configured by wg(8).
+//! The WireGuard implementations of the rig, all configured by wg(8).
 
 use std::env;
 use std::fmt;
@@ -9,26 +9,27 @@ use crate::show::forced_off;
 /// A userspace WireGuard with wireguard-go's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {
-    /// Ours: `LINERATE_BIN`, else the build that the running program is part of.
+    /// Ours: `LINERATE_BIN`, or the build that the running program belongs to.
     Linerate,
-    /// The reference in Go.
+    /// The reference implementation in Go.
     WireguardGo,
-    /// Tailscale's fork of it, the fastest in Go. It learns no endpoint from what it receives:
-    /// Tailscale's client tells it. So both sides of a tunnel with it need one.
+    /// Tailscale's fork of wireguard-go, the fastest in Go. It does not learn endpoints from
+    /// received packets, because Tailscale's client sets them. So both sides of a tunnel with it
+    /// need one.
     Tailscale,
-    /// Cloudflare's in Rust.
+    /// Cloudflare's, in Rust.
     Boringtun,
-    /// Mullvad's, which grew out of boringtun.
+    /// Mullvad's, a fork of boringtun.
     Gotatun,
 }
 
 use Implementation::{Boringtun, Gotatun, Linerate, Tailscale, WireguardGo};
 
 impl Implementation {
-    /// All of them, ours first.
+    /// All implementations, ours first.
     pub const ALL: [Implementation; 5] = [Linerate, WireguardGo, Tailscale, Boringtun, Gotatun];
 
-    /// The one of this name.
+    /// The implementation of this name.
     pub fn named(name: &str) -> Option<Implementation> {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
@@ -44,7 +45,7 @@ impl Implementation {
         }
     }
 
-    /// Where its binary is, if it is anywhere.
+    /// The path of its binary, if it exists.
     pub fn program(self) -> Option<PathBuf> {
         let path = match self {
             Linerate => return linerate(),
@@ -56,17 +57,17 @@ impl Implementation {
         path.is_file().then_some(path)
     }
 
-    /// Where its binary is.
+    /// The path of its binary.
     ///
     /// # Panics
-    /// When it is nowhere.
+    /// If it does not exist.
     pub fn path(self) -> PathBuf {
         let hint = if self == Linerate { "make build, or set LINERATE_BIN" } else { "make peers" };
         self.program().unwrap_or_else(|| panic!("{self} is not installed ({hint})"))
     }
 
-    /// Whether a peer is missing; announced loudly, so that the skipped test is seen. Never true
-    /// of linerate, whose absence is an error.
+    /// Whether a peer is missing, which is announced as a skipped test. Always false for linerate:
+    /// its absence is an error.
     pub fn is_skipped(self) -> bool {
         let is_missing = self != Linerate && self.program().is_none();
         if is_missing {
@@ -75,7 +76,8 @@ impl Implementation {
         is_missing
     }
 
-    /// The arguments that start it; in the background it returns once the interface is usable.
+    /// The arguments to start it. In the background, the command returns once the interface is
+    /// usable.
     pub fn arguments(self, interface: &str, foreground: bool) -> Vec<String> {
         let mut arguments = Vec::new();
         if foreground {
@@ -98,22 +100,22 @@ impl fmt::Display for Implementation {
     }
 }
 
-/// An implementation and the binary that runs it, as of one of two builds to compare.
+/// An implementation with its binary, for example one of two builds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Whose command line it takes.
+    /// The implementation, which determines the command line.
     pub implementation: Implementation,
     /// The binary.
     pub path: PathBuf,
-    /// What its environment names beside this process's.
+    /// Additional environment variables.
     pub environment: Vec<(&'static str, &'static str)>,
 }
 
 impl From<Implementation> for Program {
-    /// The one that is installed.
+    /// The installed program.
     ///
     /// # Panics
-    /// When none is.
+    /// If it is not installed.
     fn from(implementation: Implementation) -> Program {
         Program { implementation, path: implementation.path(), environment: Vec::new() }
     }
@@ -123,8 +125,8 @@ fn linerate() -> Option<PathBuf> {
     built("LINERATE_BIN", "linerate")
 }
 
-/// A binary of the workspace: the one that a variable names, else the one that was built with this
-/// program, else a release build, else another.
+/// A binary of the workspace: from an environment variable, or the build of this program, or a
+/// release build, or another.
 pub(crate) fn built(variable: &str, name: &str) -> Option<PathBuf> {
     if let Some(path) = env::var_os(variable) {
         return Some(PathBuf::from(path));
@@ -139,14 +141,14 @@ pub(crate) fn built(variable: &str, name: &str) -> Option<PathBuf> {
 /// The example of this name, built with this program.
 ///
 /// # Panics
-/// When it is not built.
+/// If it is not built.
 pub fn example(name: &str) -> PathBuf {
     let path = own_build().map(|build| build.join("examples").join(name));
     let path = path.filter(|path| path.is_file());
     path.unwrap_or_else(|| panic!("the example {name} is not built (make build-tests)"))
 }
 
-/// The folder of the build that this program is part of: cargo puts tests and examples below it.
+/// The build folder of this program; cargo puts tests and examples below it.
 fn own_build() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let folder = program.parent()?;
@@ -154,7 +156,7 @@ fn own_build() -> Option<PathBuf> {
     Some(if is_below { folder.parent()? } else { folder }.to_owned())
 }
 
-/// Where the program of this name is that `tests/netns/peers` builds, if it could.
+/// The path of a program that `tests/netns/peers` builds, if it exists.
 pub fn peer(name: &str) -> Option<PathBuf> {
     let path = peers().join(name);
     path.is_file().then_some(path)

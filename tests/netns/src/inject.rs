@@ -1,13 +1,12 @@
-//! System calls that a running process makes for us, by ptrace(2): what code could ask of the
-//! kernel that came to run in it.
+//! System calls that a running process makes for us, by ptrace(2). They show what code in that
+//! process could request from the kernel.
 //!
 //! ```text
-//!   attach      a thread that waits in the kernel stands still
-//!   call        it makes one call, with all that confines it, and stands still again
-//!   ask         from here on nothing that it calls is carried out, and we are told whether its
-//!               filters let it through:
-//!                 ours (SECCOMP_RET_TRACE)  ->  we stop it before the call, and skip that
-//!                 its own (SECCOMP_RET_ERRNO) count for more, and answer without us
+//!   attach           stops a thread that waits in the kernel
+//!   call             it makes one call with its own confinement, and stops again
+//!   observe_filters  from here on no call is executed, and we learn whether its filters allow it:
+//!                      ours (SECCOMP_RET_TRACE)  ->  we stop it before the call, and skip that
+//!                      its own (SECCOMP_RET_ERRNO) have precedence and return an error without us
 //! ```
 
 use std::fs::File;
@@ -23,15 +22,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// How often a thread is looked at, and the pause after one that runs: 10 s in all.
+/// Attempts to stop a thread in the kernel, and the pause between them: 10 s in all.
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of the room for arguments.
+/// Bytes of memory for arguments.
 const ROOM: u64 = 64 * 1024;
 /// The instruction `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// `include/uapi/linux/ptrace.h` of Linux: filters are not run. It takes CAP_SYS_ADMIN of the
-/// first user namespace, and a kernel with CONFIG_CHECKPOINT_RESTORE.
+/// `include/uapi/linux/ptrace.h` of Linux: suspends the filters. It needs CAP_SYS_ADMIN of the
+/// initial user namespace, and a kernel with CONFIG_CHECKPOINT_RESTORE.
 const SUSPEND_SECCOMP: libc::c_int = 1 << 21;
 /// A filter of one instruction: return SECCOMP_RET_TRACE.
 const TRACE_ALL: [u8; 8] = [0x06, 0, 0, 0, 0, 0, 0xf0, 0x7f];
@@ -39,12 +38,12 @@ const TRACE_ALL: [u8; 8] = [0x06, 0, 0, 0, 0, 0, 0xf0, 0x7f];
 /// The arguments of a call.
 pub type Arguments = [u64; 6];
 
-/// Stops a thread, where it waits in the kernel; else it goes on for a while. The registers, and the
-/// process's memory.
+/// Stops a thread if it waits in the kernel; otherwise lets it continue. Returns the registers and
+/// the process's memory.
 fn stop_in_the_kernel(thread: Pid) -> Option<(user_regs_struct, File)> {
     ptrace::interrupt(thread).expect("it is there");
     waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it stops");
-    let saved = ptrace::getregs(thread).expect("it stands still");
+    let saved = ptrace::getregs(thread).expect("it is stopped");
     let memory = File::options().read(true).write(true).open(format!("/proc/{thread}/mem"));
     let memory = memory.expect("root may write to it");
     let mut found = [0; 2];
@@ -52,49 +51,50 @@ fn stop_in_the_kernel(thread: Pid) -> Option<(user_regs_struct, File)> {
     if found == SYSCALL {
         return Some((saved, memory));
     }
-    ptrace::cont(thread, None).expect("it stands still");
+    ptrace::cont(thread, None).expect("it is stopped");
     thread::sleep(PAUSE);
     None
 }
 
-/// A thread of another process that makes calls for us. The process goes on as it was when this
-/// is dropped, unless [`Injected::ask`] was used: then it is ended.
+/// A thread of another process that makes calls for us. Dropping this resumes the process, unless
+/// [`Injected::observe_filters`] was used: then the process is killed.
 pub struct Injected {
     thread: Pid,
     saved: user_regs_struct,
     memory: File,
-    /// Where there is a `syscall`.
+    /// Address of a `syscall` instruction.
     instruction: u64,
-    /// Where there is room for arguments.
+    /// Address of memory for arguments.
     room: u64,
     used: u64,
-    asking: bool,
+    observing: bool,
 }
 
 impl Injected {
     /// Stops a thread that waits in the kernel.
     ///
     /// # Panics
-    /// It cannot be traced, or waits nowhere.
+    /// If it cannot be traced, or does not wait in the kernel.
     pub fn attach(thread: u32) -> Self {
         let thread = Pid::from_raw(thread.cast_signed());
         ptrace::seize(thread, Options::empty()).expect("root may trace");
         let Some((saved, memory)) = (0..ATTEMPTS).find_map(|_| stop_in_the_kernel(thread)) else {
-            // Else its parent would never hear of its end.
+            // Otherwise its parent would not learn of its end.
             let _ = ptrace::interrupt(thread);
             let _ = waitpid(thread, Some(WaitPidFlag::__WALL));
             let _ = ptrace::detach(thread, None);
             panic!("it does not wait in the kernel");
         };
         let instruction = saved.rip - 2;
-        let mut this = Self { thread, saved, memory, instruction, room: 0, used: 0, asking: false };
+        let mut this =
+            Self { thread, saved, memory, instruction, room: 0, used: 0, observing: false };
         let (read_write, own) = (0x3, 0x22);
         let room = this.call(libc::SYS_mmap, [0, ROOM, read_write, own, u64::MAX, 0]);
         this.room = room.expect("memory is to be had").cast_unsigned();
         this
     }
 
-    /// Has it make a call; the kernel's answer.
+    /// Makes a call and returns the kernel's result.
     ///
     /// # Errors
     /// The kernel's, or a filter's.
@@ -105,33 +105,33 @@ impl Injected {
         if (-4095..0).contains(&answer) { Err(Errno::from_raw(-answer as i32)) } else { Ok(answer) }
     }
 
-    /// Puts bytes where it can read them, for the next call; where they are.
+    /// Writes bytes to its memory for the next call, and returns the address.
     ///
     /// # Panics
-    /// There is no room any more.
+    /// If the memory for arguments is used up.
     pub fn put(&mut self, bytes: &[u8]) -> u64 {
         let at = self.room + self.used;
         self.used += (bytes.len() as u64).next_multiple_of(16);
-        assert!(self.used <= ROOM, "the room is used up");
+        assert!(self.used <= ROOM, "the memory for arguments is used up");
         self.memory.write_all_at(bytes, at).expect("it has this memory");
         at
     }
 
-    /// Bytes of its memory.
+    /// Reads bytes of its memory.
     pub fn get(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.read_exact_at(&mut bytes, at).expect("it has this memory");
         bytes
     }
 
-    /// Forgets what was put.
+    /// Frees the memory for arguments.
     pub fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// Goes over to asking what its filters let through. `false` where this kernel, or the rights
-    /// of this test, do not allow for it.
-    pub fn ask(&mut self) -> bool {
+    /// Starts checking the filters with [`Injected::is_allowed`]. Returns `false` if the kernel or
+    /// the rights of this test do not permit it.
+    pub fn observe_filters(&mut self) -> bool {
         let suspended = Options::from_bits_retain(SUSPEND_SECCOMP);
         match ptrace::setoptions(self.thread, suspended) {
             Ok(()) => {}
@@ -146,27 +146,27 @@ impl Injected {
         let set_mode_filter = 1;
         let set = self.call(libc::SYS_seccomp, [set_mode_filter, 0, program, 0, 0, 0]);
         set.expect("a filter more is taken");
-        ptrace::setoptions(self.thread, Options::PTRACE_O_TRACESECCOMP).expect("it stands still");
-        // By turns on one core they need no other to wake up: ten times as many calls a second.
+        ptrace::setoptions(self.thread, Options::PTRACE_O_TRACESECCOMP).expect("it is stopped");
+        // With both on one core, ten times as many calls a second are possible.
         let mut core = CpuSet::new();
         core.set(0).expect("there is a first core");
         for thread in [self.thread, Pid::from_raw(0)] {
-            // Where that core is not to be had, it takes longer.
+            // If the core is not available, it takes longer.
             let _ = sched_setaffinity(thread, &core);
         }
-        self.asking = true;
+        self.observing = true;
         true
     }
 
-    /// Whether its filters let a call through. It is not made.
-    pub fn passes(&mut self, number: i64, arguments: Arguments) -> bool {
-        assert!(self.asking, "see `ask`");
+    /// Whether its filters allow a call. The call is not executed.
+    pub fn is_allowed(&mut self, number: i64, arguments: Arguments) -> bool {
+        assert!(self.observing, "see `observe_filters`");
         self.begin(number, arguments);
         if self.step() {
             return false;
         }
         let skipped = user_regs_struct { orig_rax: u64::MAX, ..self.registers() };
-        ptrace::setregs(self.thread, skipped).expect("it stands still");
+        ptrace::setregs(self.thread, skipped).expect("it is stopped");
         assert!(self.step(), "it is skipped");
         true
     }
@@ -175,7 +175,7 @@ impl Injected {
         let registers = user_regs_struct {
             rip: self.instruction,
             rax: number.cast_unsigned(),
-            // The call that it waits in is not to be taken up again here.
+            // The call in which it waited must not be restarted here.
             orig_rax: u64::MAX,
             rdi,
             rsi,
@@ -185,14 +185,15 @@ impl Injected {
             r9,
             ..self.saved
         };
-        ptrace::setregs(self.thread, registers).expect("it stands still");
+        ptrace::setregs(self.thread, registers).expect("it is stopped");
     }
 
-    /// One instruction. `false` where it stands before the call, which the filters let through.
+    /// Executes one instruction. Returns `false` if it stopped before a call that the filters
+    /// allow.
     fn step(&self) -> bool {
-        ptrace::step(self.thread, None).expect("it stands still");
+        ptrace::step(self.thread, None).expect("it is stopped");
         match waitpid(self.thread, Some(WaitPidFlag::__WALL)).expect("it is there") {
-            // Of the call before; it is not to end by what we do.
+            // From the previous call; it must not end the process.
             WaitStatus::Stopped(_, Signal::SIGPIPE) => self.step(),
             WaitStatus::Stopped(_, Signal::SIGTRAP) => true,
             WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_SECCOMP) => false,
@@ -201,16 +202,16 @@ impl Injected {
     }
 
     fn registers(&self) -> user_regs_struct {
-        ptrace::getregs(self.thread).expect("it stands still")
+        ptrace::getregs(self.thread).expect("it is stopped")
     }
 }
 
 impl Drop for Injected {
     fn drop(&mut self) {
-        // Where it is gone, there is nothing to put back.
-        if self.asking {
+        // If the process has ended, there is nothing to restore.
+        if self.observing {
             let _ = kill(self.thread, Signal::SIGKILL);
-            // Its parent hears of its end when we did.
+            // Its parent learns of its end after us.
             let ended = |status| {
                 matches!(
                     status,

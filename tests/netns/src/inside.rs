@@ -1,5 +1,5 @@
-//! Sockets of a host in this process. A socket belongs to the network in which it was opened,
-//! whoever uses it afterwards.
+//! Sockets of a host in this process. A socket belongs to the network namespace in which it was
+//! opened.
 
 use std::fs::File;
 use std::panic::resume_unwind;
@@ -10,10 +10,10 @@ use nix::sched::{CloneFlags, setns};
 use crate::host::Host;
 
 impl Host {
-    /// Runs `work` in the host's network, on a thread of its own, to its end.
+    /// Runs `work` in the host's network namespace, on its own thread, and waits for its end.
     ///
     /// # Panics
-    /// When `work` does, or when this process may not enter the host.
+    /// If `work` does, or if this process may not enter the host.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let network = File::open(format!("/proc/{}/ns/net", self.pid()));
         let network = network.expect("a host has a network");

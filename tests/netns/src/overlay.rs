@@ -1,17 +1,17 @@
-//! VXLAN between two hosts, as overlays of containers are.
+//! VXLAN between two hosts, as in container overlays.
 
 use crate::cable::address;
 use crate::host::Host;
 
-/// The addresses in the overlay of the first host and of the second one.
+/// Overlay addresses of the first host and the second one.
 pub const OVERLAY: [&str; 2] = ["10.13.0.1", "10.13.0.2"];
 
-/// What fits into a tunnel of 1420 bytes behind the headers of VXLAN, UDP and Ethernet and an IP
-/// header of 20 bytes or 40.
+/// MTU in a tunnel of 1420 bytes, behind the headers of VXLAN, UDP and Ethernet and an IP header of
+/// 20 or 40 bytes.
 const MTU: [u32; 2] = [1370, 1350];
 
-/// Makes `vx0` on both hosts, in place of one that is there, between addresses that they have;
-/// `options` are those of ip-link(8).
+/// Creates `vx0` on both hosts, replacing an existing one, between addresses of theirs; `options` are
+/// those of ip-link(8).
 pub fn overlay(hosts: [&Host; 2], addresses: [&str; 2], options: &str) {
     for (own, far) in [(0, 1), (1, 0)] {
         let (host, local, remote) = (hosts[own], addresses[own], addresses[far]);
@@ -25,7 +25,7 @@ pub fn overlay(hosts: [&Host; 2], addresses: [&str; 2], options: &str) {
     }
 }
 
-/// Whether the kernel makes interfaces of VXLAN.
+/// Whether the kernel supports VXLAN.
 pub fn has_vxlan() -> bool {
     Host::new("probe").attempt("ip link add vx0 type vxlan id 7 dstport 4789").ok
 }

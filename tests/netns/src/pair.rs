@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::cable::{address, cable, forward, is_local};
+use crate::cable::{address, cable, forward, wait_until_local};
 use crate::daemon::Daemon;
 use crate::host::Host;
 use crate::implementation::{Implementation, Program};
@@ -17,7 +17,7 @@ use crate::traffic::ping;
 use crate::wait::eventually;
 use crate::wg::{Key, PeerStatus, Status};
 
-/// The name of every tunnel interface: each host has its own /run/wireguard.
+/// Name of every tunnel interface: each host has its own /run/wireguard.
 pub const INTERFACE: &str = "wg0";
 
 /// The UDP port of every daemon until a test changes it.
@@ -33,7 +33,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both families.
     pub const ALL: [Family; 2] = [Family::V4, Family::V6];
 }
 
@@ -59,12 +59,12 @@ impl Addresses {
         Addresses { v4: format!("10.{net}.0.{host}"), v6: format!("fd{net:02}::{host}") }
     }
 
-    /// These two.
+    /// From these two texts.
     pub fn from_texts(v4: &str, v6: &str) -> Addresses {
         Addresses { v4: v4.to_owned(), v6: v6.to_owned() }
     }
 
-    /// The one of this family.
+    /// The address of this family.
     pub fn of(&self, family: Family) -> &str {
         match family {
             Family::V4 => &self.v4,
@@ -72,7 +72,7 @@ impl Addresses {
         }
     }
 
-    /// The one of this family with a port, as wg(8) writes endpoints.
+    /// The address of this family with a port, as wg(8) writes endpoints.
     pub fn endpoint(&self, family: Family, port: u16) -> String {
         match family {
             Family::V4 => format!("{}:{port}", self.v4),
@@ -80,7 +80,7 @@ impl Addresses {
         }
     }
 
-    /// Both as allowed ips: only these two addresses.
+    /// Both as allowed IPs: only these two addresses.
     pub fn allowed_ips(&self) -> String {
         format!("{}/32,{}/128", self.v4, self.v6)
     }
@@ -107,8 +107,8 @@ pub struct Side {
 }
 
 impl Side {
-    /// Starts a daemon in a wired host, with a new key, [`PORT`] and the inner addresses of its
-    /// `number`; no peers yet. `outer` is how the other side will call it.
+    /// Starts a daemon in a connected host, with a new key, [`PORT`] and the inner addresses of its
+    /// `number`, without peers. `outer` are its addresses for the other side.
     pub fn start(host: Host, program: impl Into<Program>, number: u8, outer: Addresses) -> Side {
         let daemon = Daemon::start(&host, program, INTERFACE);
         let (key, inner) = configure(&host, number);
@@ -121,25 +121,25 @@ impl Side {
         self.host.run(format!("wg set {INTERFACE} peer {peer} allowed-ips {ips} {extra}"));
     }
 
-    /// What wg(8) says of the interface.
+    /// The interface's state from wg(8).
     pub fn status(&self) -> Status {
         Status::of(&self.host, INTERFACE)
     }
 
-    /// What wg(8) says of the other side.
+    /// The other side's state from wg(8).
     ///
     /// # Panics
-    /// When it is not a peer.
+    /// If it is not a peer.
     pub fn peer_status(&self, other: &Side) -> PeerStatus {
         let mut peers = self.status().peers;
         let index = peers.iter().position(|peer| peer.public_key == other.key.public);
         peers.swap_remove(index.expect("the other side is a peer"))
     }
 
-    /// Pings the other side's inner address until one reply comes.
+    /// Pings the other side's inner address until a reply arrives.
     ///
     /// # Panics
-    /// When none comes within `within`.
+    /// If none arrives within `within`.
     pub fn reaches(&self, other: &Side, family: Family, within: Duration) {
         let target = other.inner.of(family);
         let what = format!("{} reaches {target} through the tunnel", self.host.name());
@@ -149,8 +149,8 @@ impl Side {
     }
 }
 
-/// Gives a host's new [`INTERFACE`], whoever serves it, a key, [`PORT`] and the inner addresses of
-/// its `number`, and brings it up.
+/// Gives a host's new [`INTERFACE`] of any implementation a key, [`PORT`] and the inner addresses
+/// of its `number`, and brings it up.
 pub fn configure(host: &Host, number: u8) -> (Key, Addresses) {
     let key = Key::generate();
     let inner = Addresses::new(9, number);
@@ -158,14 +158,14 @@ pub fn configure(host: &Host, number: u8) -> (Key, Addresses) {
     host.run(format!("wg set {INTERFACE} private-key {path} listen-port {PORT}"));
     inner.assign(host, INTERFACE);
     host.run(format!("ip link set {INTERFACE} mtu 1420 up"));
-    is_local(host, &inner.v6);
+    wait_until_local(host, &inner.v6);
     (key, inner)
 }
 
-/// How two sides learn of each other.
+/// How two sides become peers.
 #[derive(Clone, Copy, Default)]
-pub struct Meeting<'a> {
-    /// The outer family; IPv4 if not said.
+pub struct Introduction<'a> {
+    /// The outer family; `None` for IPv4.
     pub outer: Option<Family>,
     /// A preshared key for both.
     pub preshared_key: Option<&'a str>,
@@ -184,7 +184,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Wires two hosts and starts a daemon in each; they do not know each other yet.
+    /// Connects two hosts and starts a daemon in each, without peers.
     pub fn start(left: impl Into<Program>, right: impl Into<Program>) -> Pair {
         let (left_host, right_host) = Pair::hosts(1500);
         Pair {
@@ -223,7 +223,7 @@ impl Pair {
         (left, router, right)
     }
 
-    /// Starts a linerate at both ends of [`Pair::routed_hosts`]; they do not know each other yet.
+    /// Starts a linerate at both ends of [`Pair::routed_hosts`], without peers.
     pub fn routed() -> (Pair, Host) {
         let (left, router, right) = Pair::routed_hosts();
         let linerate = Implementation::Linerate;
@@ -232,28 +232,28 @@ impl Pair {
         (Pair { left, right }, router)
     }
 
-    /// Two linerates that know each other, over IPv4.
+    /// Two linerates as peers, over IPv4.
     pub fn linerate() -> Pair {
         let pair = Pair::start(Implementation::Linerate, Implementation::Linerate);
-        pair.introduce(Meeting::default());
+        pair.introduce(Introduction::default());
         pair
     }
 
     /// Makes each side the other's peer.
-    pub fn introduce(&self, meeting: Meeting<'_>) {
+    pub fn introduce(&self, introduction: Introduction<'_>) {
         let (left, right) = (&self.left, &self.right);
-        left.add_peer(right, &words(left, right, &meeting, !meeting.right_only));
-        right.add_peer(left, &words(right, left, &meeting, !meeting.left_only));
+        left.add_peer(right, &words(left, right, &introduction, !introduction.right_only));
+        right.add_peer(left, &words(right, left, &introduction, !introduction.left_only));
     }
 }
 
-fn words(side: &Side, other: &Side, meeting: &Meeting<'_>, knows_endpoint: bool) -> String {
+fn words(side: &Side, other: &Side, introduction: &Introduction<'_>, has_endpoint: bool) -> String {
     let mut words = String::new();
-    if let Some(key) = meeting.preshared_key {
+    if let Some(key) = introduction.preshared_key {
         words += &format!("preshared-key {} ", side.host.write("preshared.key", key));
     }
-    if knows_endpoint {
-        let family = meeting.outer.unwrap_or(Family::V4);
+    if has_endpoint {
+        let family = introduction.outer.unwrap_or(Family::V4);
         words += &format!("endpoint {}", other.outer.endpoint(family, PORT));
     }
     words

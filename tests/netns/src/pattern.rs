@@ -1,17 +1,17 @@
-//! Bytes that tell where in a stream they stand, so that a receiver sees what was lost, doubled,
-//! moved or changed.
+//! Bytes that depend on their position in a stream, so that a receiver detects loss, duplicates,
+//! reordering and changes.
 
-/// Bytes until the pattern comes again: a prime, so that no packet or buffer length divides it.
+/// Period of the pattern: a prime, so that no packet or buffer length divides it.
 const PERIOD: usize = 65_521;
 
-/// The most that is taken at a time.
+/// The longest piece.
 pub const MOST: usize = 64 * 1024;
 
 /// The pattern of one flow.
 pub struct Pattern(Vec<u8>);
 
 impl Pattern {
-    /// A pattern; other seeds give others.
+    /// The pattern of a seed.
     pub fn new(seed: u64) -> Pattern {
         let mut random = Random::new(seed);
         let mut bytes: Vec<u8> = (0..PERIOD).map(|_| random.draw() as u8).collect();
@@ -21,26 +21,26 @@ impl Pattern {
         Pattern(bytes)
     }
 
-    /// What stands at this place of the stream.
+    /// The bytes at this position.
     ///
     /// # Panics
-    /// When `len` is over [`MOST`].
-    pub fn at(&self, place: u64, len: usize) -> &[u8] {
-        let from = (place % PERIOD as u64) as usize;
+    /// If `len` exceeds [`MOST`].
+    pub fn at(&self, position: u64, len: usize) -> &[u8] {
+        let from = (position % PERIOD as u64) as usize;
         &self.0[from..from + len]
     }
 }
 
-/// Numbers that look random and are the same in each run (xorshift64*, Vigna 2016).
+/// Reproducible pseudo-random numbers (xorshift64*, Vigna 2016).
 pub struct Random(u64);
 
 impl Random {
-    /// The row of this seed.
+    /// The sequence of this seed.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// The next of the row.
+    /// The next number.
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pattern_goes_on_where_a_piece_ends_and_over_its_period() {
+    fn the_pattern_continues_across_pieces_and_its_period() {
         let pattern = Pattern::new(7);
         for place in [0, 1, 1_000, PERIOD as u64 - 1, 10 * PERIOD as u64 + 5] {
             let whole = pattern.at(place, MOST);

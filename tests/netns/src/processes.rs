@@ -1,10 +1,10 @@
-//! What a daemon costs: processor time, context switches and memory, each summed over its whole
-//! process tree, so that helper processes count.
+//! Cost of a daemon: processor time, context switches and memory, each summed over its process
+//! tree, so that helper processes count.
 //!
-//! Memory is private memory: anonymous pages, shared memory and what of both is swapped out. File
-//! pages that are mapped but clean (a program's own code, mostly) are left out for every contender:
-//! the kernel can drop them at any time, and a program that asks for that has saved no memory. PSS,
-//! which has them in proportion to how many processes map them, stands beside it.
+//! Memory is private memory: anonymous pages and shared memory, including swapped-out pages. Mapped
+//! clean file pages (mostly a program's own code) are left out for every contender: the kernel can
+//! drop them at any time, so a program that asks for this saves no memory. PSS, which counts them
+//! in proportion to the number of mapping processes, is reported as well.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,13 +21,13 @@ use crate::service::Service;
 /// The kernel's USER_HZ: the unit of /proc/PID/stat.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Between two looks at the memory: a look takes well under a millisecond.
+/// Sampling interval of memory; a sample takes well under a millisecond.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A daemon and the processes that it started.
 #[derive(Clone, Debug)]
 pub struct Processes {
-    /// The /proc of its host, as this process finds it.
+    /// The /proc of its host, as a path of this process.
     proc: PathBuf,
     /// The daemon's pid inside its host.
     pid: u32,
@@ -36,27 +36,27 @@ pub struct Processes {
 /// Memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Memory {
-    /// What is the processes' own and cannot be dropped.
+    /// Memory of the processes alone that cannot be dropped.
     pub private: f64,
-    /// With mapped file pages: PSS.
+    /// Including mapped file pages: PSS.
     pub pss: f64,
 }
 
 impl Processes {
-    /// Of the daemon with this pid inside a host.
+    /// The daemon with this pid inside a host.
     pub fn of(host: &Host, pid: u32) -> Processes {
         Processes { proc: host.outside("/proc"), pid }
     }
 
-    /// Of a program that the rig runs.
+    /// A program that the rig runs.
     pub fn of_service(service: &Service) -> Processes {
         Processes::of(service.host(), service.pid())
     }
 
-    /// Processor time so far, in seconds.
+    /// Processor time in seconds.
     pub fn cpu(&self) -> f64 {
         let ticks = |pid: &u32| -> f64 {
-            // utime and stime are the 12th and 13th behind the parenthesis.
+            // utime and stime are the 12th and 13th field after the parenthesis.
             let stat = self.read(*pid, "stat");
             let times = after_name(&stat).skip(11).take(2);
             times.filter_map(|ticks| ticks.parse::<f64>().ok()).sum()
@@ -64,7 +64,7 @@ impl Processes {
         self.all().iter().map(ticks).sum::<f64>() / TICKS_PER_SECOND
     }
 
-    /// Context switches of all threads so far: voluntary, and not.
+    /// Context switches of all threads: voluntary and involuntary.
     pub fn switches(&self) -> [f64; 2] {
         let statuses: Vec<String> =
             self.all().iter().flat_map(|pid| self.thread_statuses(*pid)).collect();
@@ -76,7 +76,7 @@ impl Processes {
         })
     }
 
-    /// Memory now; nothing where the kernel does not tell.
+    /// Current memory; `None` if the kernel does not provide it.
     pub fn memory(&self) -> Option<Memory> {
         let mut sum = Memory::default();
         for pid in self.all() {
@@ -90,8 +90,8 @@ impl Processes {
         (sum.private > 0.0).then_some(sum)
     }
 
-    /// The daemon, its descendants, and what else of its host runs the same program: a helper may
-    /// have been handed over to the host's pid 1.
+    /// The daemon, its descendants, and other processes of its host with the same program: a
+    /// helper's parent may be the host's pid 1.
     fn all(&self) -> BTreeSet<u32> {
         let entries = fs::read_dir(&self.proc).into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -136,13 +136,13 @@ impl Processes {
     }
 }
 
-/// The fields of /proc/PID/stat behind the name, which may hold spaces: state, parent, ...
+/// The fields of /proc/PID/stat after the name, which may contain spaces: state, parent, ...
 fn after_name(stat: &str) -> impl Iterator<Item = &str> {
     stat.rsplit(')').next().unwrap_or_default().split_whitespace()
 }
 
 impl Memory {
-    /// Of /proc/PID/smaps_rollup. Nothing if a field is not there, as before Linux 5.2.
+    /// From /proc/PID/smaps_rollup; `None` if a field is missing, as before Linux 5.2.
     fn parse(text: &str) -> Option<Memory> {
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -169,8 +169,8 @@ impl std::ops::Add for Memory {
     }
 }
 
-/// Looks at the memory of daemons again and again until it is dropped: the kernel keeps a peak of
-/// resident memory, and none of private memory.
+/// Samples the memory of daemons until it is dropped. The kernel records a peak of resident memory
+/// but not of private memory.
 pub struct Watch {
     daemons: Vec<Processes>,
     peak: Arc<Mutex<Option<Memory>>>,
@@ -178,7 +178,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of these daemons together.
+    /// Samples these daemons together.
     pub fn start(daemons: Vec<Processes>) -> Watch {
         let (stop, stopped) = mpsc::channel::<()>();
         let peak = Arc::new(Mutex::new(None));
@@ -188,19 +188,19 @@ impl Watch {
                 raise(&peak, sum(&daemons));
             }
         };
-        // Without the thread the peak is that of the looks at the end of each test.
+        // Without the thread the peak is the maximum of the samples at the end of each test.
         let _ = thread::Builder::new().name("memory".to_owned()).spawn(look);
         watch
     }
 
-    /// The memory of all now.
+    /// The current memory of all.
     pub fn now(&self) -> Option<Memory> {
         let now = sum(&self.daemons);
         raise(&self.peak, now);
         now
     }
 
-    /// The most so far.
+    /// The highest sample.
     pub fn peak(&self) -> Option<Memory> {
         self.now();
         *self.peak.lock().unwrap_or_else(PoisonError::into_inner)
@@ -242,18 +242,18 @@ SwapPss:              20 kB
 ";
 
     #[test]
-    fn private_memory_leaves_clean_file_pages_out_and_pss_has_them() {
+    fn private_memory_excludes_clean_file_pages_and_pss_includes_them() {
         let memory = Memory::parse(ROLLUP).unwrap();
         assert_eq!(memory.private, 4120.0 * 1024.0);
         assert_eq!(memory.pss, 5588.0 * 1024.0);
-        // As many file pages more or less change nothing.
+        // More or fewer clean file pages change nothing.
         let dropped = ROLLUP.replace("Rss:               17040", "Rss:               12040");
         let dropped = dropped.replace("Pss_File:           1468", "Pss_File:              0");
         assert_eq!(Memory::parse(&dropped).unwrap().private, memory.private);
     }
 
     #[test]
-    fn a_rollup_that_lacks_a_field_is_no_figure() {
+    fn a_rollup_without_a_field_is_rejected() {
         assert_eq!(Memory::parse("Rss: 1 kB\nPss: 1 kB\n"), None);
         assert_eq!(Memory::parse(""), None);
         assert_eq!(Memory::parse(&ROLLUP.replace("4000 kB", "many kB")), None);
@@ -287,7 +287,7 @@ SwapPss:              20 kB
     }
 
     #[test]
-    fn a_peak_stays() {
+    fn a_peak_does_not_decrease() {
         let peak = Mutex::new(None);
         for private in [2.0, 5.0, 3.0] {
             raise(&peak, Some(Memory { private, pss: 10.0 - private }));

@@ -1,12 +1,12 @@
-//! Programs of others around an interface: wg-quick(8) with linerate, and resolvconf(8).
+//! Other programs for an interface: wg-quick(8) with linerate, and resolvconf(8).
 
 use crate::host::Host;
 use crate::implementation::{Implementation, peers};
 use crate::wg::Key;
 
-/// The words that start wg-quick with linerate. Where the kernel has WireGuard, wg-quick would use
-/// that; so an unmodified copy stands beside an `ip` that cannot make such links, and /sys/module
-/// is empty. (wg-quick looks for programs beside itself first.)
+/// The command line for wg-quick with linerate. wg-quick would use the kernel's WireGuard if
+/// available. So an unmodified copy runs next to an `ip` that cannot create such links, with an
+/// empty /sys/module. (wg-quick searches its own folder for programs first.)
 pub fn wg_quick(host: &Host) -> String {
     host.wrap_program("ip", "case \" $* \" in *' type wireguard '*) exit 2;; esac");
     host.run("cp \"$(command -v wg-quick)\" /run/rig/bin/wg-quick");
@@ -16,8 +16,8 @@ pub fn wg_quick(host: &Host) -> String {
     format!("env WG_QUICK_USERSPACE_IMPLEMENTATION={program} /run/rig/bin/wg-quick")
 }
 
-/// The same with the order of wg-quick 1.0.20260223, where the installed one is older: PreUp runs once
-/// the interface exists, and what it sets stays.
+/// The same with the order of wg-quick 1.0.20260223 if the installed one is older: PreUp runs after
+/// the interface is created, and its settings remain.
 pub fn newer_wg_quick(host: &Host) -> String {
     let quick = wg_quick(host);
     host.run(
@@ -28,8 +28,8 @@ pub fn newer_wg_quick(host: &Host) -> String {
     quick
 }
 
-/// Writes `wg0.conf` for wg-quick or `linerate up` on a host whose inner addresses are 10.9.0.1 and
-/// fd09::1: these lines behind `[Interface]`, and a peer with its own. Returns its path.
+/// Writes `wg0.conf` for wg-quick or `linerate up` on a host with the inner addresses 10.9.0.1 and
+/// fd09::1: `lines` in `[Interface]`, and a peer with `peer_lines`. Returns its path.
 pub fn conf(host: &Host, key: &Key, peer: &Key, lines: &str, peer_lines: &str) -> String {
     let text = format!(
         "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24, fd09::1/64\n{lines}\n\
@@ -39,10 +39,10 @@ pub fn conf(host: &Host, key: &Key, peer: &Key, lines: &str, peer_lines: &str) -
     host.write_secret("wg0.conf", &text)
 }
 
-/// Gives a host openresolv's resolvconf(8), first in the PATH of wg-quick and of linerate, which
-/// knows one name server of `eth0`. All that it keeps is the host's own.
+/// Gives a host openresolv's resolvconf(8), first in the PATH of wg-quick and of linerate, with one
+/// name server of `eth0`. Its files are private to the host.
 ///
-/// Returns whether `make peers` has it; where not, the test is skipped.
+/// Returns whether `make peers` has installed it; otherwise the test is skipped.
 pub fn openresolv(host: &Host, server: &str) -> bool {
     let folder = peers().join("../openresolv");
     if !folder.is_dir() {

@@ -1,4 +1,4 @@
-//! A program that runs in a host for as long as it is kept.
+//! A program that runs in a host until it is dropped.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::host::Host;
 use crate::wait::eventually;
 
-/// Within this a program is there.
+/// Time in which a program starts.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Lines of its log that tell why it failed.
+/// Lines of its log for failure messages.
 const LOG_TAIL: usize = 20;
 
 /// A program that runs in a host; it is killed when dropped.
@@ -24,10 +24,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts a program with its environment. Its stdin stays open for as long as it is kept.
+    /// Starts a program with its environment. Its stdin stays open.
     ///
     /// # Panics
-    /// When the shell that becomes the program does not start.
+    /// If the shell that becomes the program does not start.
     pub fn start<A: AsRef<OsStr>>(
         host: &Host,
         name: &'static str,
@@ -36,9 +36,9 @@ impl Service {
         let log = File::create(host.outside(log(name))).expect("/run/rig is writable");
         let errors = log.try_clone().expect("a file handle can be doubled");
         let pid_file = format!("/run/rig/{name}.pid");
-        // An earlier one of this name had another.
+        // An earlier program of this name had another pid.
         host.run(format!("rm -f {pid_file}"));
-        // The shell names its pid and becomes the program, so the pid is known from inside.
+        // The shell writes its pid and becomes the program, so this is the pid inside.
         let process = host
             .command("sh")
             .args(["-c", "echo $$ >\"$0\"; exec \"$@\"", &pid_file])
@@ -57,8 +57,8 @@ impl Service {
     /// Waits until it is ready.
     ///
     /// # Panics
-    /// When it ends instead, or is not in time; its log is in the message.
-    pub fn until(mut self, mut is_ready: impl FnMut() -> bool) -> Service {
+    /// If it ends, or is not ready in time; its log is in the message.
+    pub fn wait_until(mut self, mut is_ready: impl FnMut() -> bool) -> Service {
         let mut has_ended = false;
         eventually(self.name, PATIENCE, || {
             has_ended = !matches!(self.process.try_wait(), Ok(None));
@@ -78,10 +78,10 @@ impl Service {
         self.pid
     }
 
-    /// Sends it a signal, by name: `STOP`, `CONT`, ...
+    /// Sends a signal by name: `STOP`, `CONT`, ...
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it does not run.
     pub fn signal(&self, signal: &str) {
         self.host.run(format!("kill -{signal} {}", self.pid));
         if signal == "CONT" {
@@ -107,16 +107,16 @@ impl Drop for Service {
         if matches!(self.process.try_wait(), Ok(None)) {
             self.host.attempt(format!("kill -KILL {}", self.pid));
             wake(&self.process);
-            // It is dead or dying; the host's end would take it as well.
+            // It has been killed; the host's end would end it as well.
             let _ = self.process.wait();
         }
     }
 }
 
-/// nsenter(1) stops itself when what it runs is stopped, and does not see that it goes on.
+/// nsenter(1) stops itself when its child is stopped, and does not notice when the child continues.
 pub(crate) fn wake(nsenter: &Child) {
-    let told = Command::new("kill").args(["-CONT", &nsenter.id().to_string()]).status();
-    told.expect("kill is installed (make deps)");
+    let status = Command::new("kill").args(["-CONT", &nsenter.id().to_string()]).status();
+    status.expect("kill is installed (make deps)");
 }
 
 fn log(name: &str) -> String {

@@ -1,5 +1,5 @@
-//! What `linerate show` tells beyond wg(8): the offloads, and what was dropped and why. And the
-//! offloads that a whole run is forced to do without.
+//! Output of `linerate show` that wg(8) does not have: offloads and drops. And the offloads that a
+//! whole run disables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -9,55 +9,55 @@ use crate::host::Host;
 use crate::implementation::Implementation;
 use crate::wait::eventually;
 
-/// Names the offloads that every linerate of the run starts without, as `--offload-off` takes them.
+/// Names the offloads that every linerate of the run starts without, as for `--offload-off`.
 const OFFLOAD_OFF: &str = "LINERATE_NETNS_OFFLOAD_OFF";
 
-/// What the run does without, if anything.
+/// The offloads that the run disables.
 pub fn forced_off() -> Option<String> {
     env::var(OFFLOAD_OFF).ok().filter(|names| !names.is_empty())
 }
 
-/// An interface of linerate, as `linerate show` tells it.
+/// An interface of linerate in the output of `linerate show`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShowOutput {
     /// Whether each offload is on.
     pub offloads: BTreeMap<String, bool>,
-    /// How often the kernel refused each, where it did.
+    /// How often the kernel refused each offload.
     pub demotions: BTreeMap<String, u64>,
-    /// Packets dropped, by reason, where any were.
+    /// Packets dropped, by reason.
     pub drops: BTreeMap<String, u64>,
-    /// The longest packet that arrives at each peer, by its key, where it is known.
+    /// The longest packet that arrives at each peer, by its key, if known.
     pub path_mtus: BTreeMap<String, u32>,
-    /// The keys of the peers that a secret against quantum computers was agreed on with.
+    /// The keys of the peers with an agreed post-quantum secret.
     pub post_quantum: BTreeSet<String>,
 }
 
-impl Shown {
-    /// Asks linerate.
+impl ShowOutput {
+    /// Runs `linerate show`.
     ///
     /// # Panics
-    /// When it does not answer, or names no offloads.
-    pub fn of(host: &Host, interface: &str) -> Shown {
+    /// If it fails, or lists no offloads.
+    pub fn of(host: &Host, interface: &str) -> ShowOutput {
         let program = Implementation::Linerate.path();
         let text = host.run(format!("{} show {interface}", program.display()));
-        let shown = Shown::parse(&text);
-        assert!(!shown.offloads.is_empty(), "`linerate show` names no offloads:\n{text}");
+        let shown = ShowOutput::parse(&text);
+        assert!(!shown.offloads.is_empty(), "`linerate show` lists no offloads:\n{text}");
         shown
     }
 
-    /// Waits until an interface's session with a peer, a linerate too, has a secret against quantum
-    /// computers. Before that another handshake is to come, soon after the first.
+    /// Waits until an interface's session with a peer, also a linerate, has a post-quantum secret.
+    /// Before that another handshake follows soon after the first.
     ///
     /// # Panics
-    /// When it has none within that time.
-    pub fn agree(host: &Host, interface: &str, peer: &str, within: Duration) {
-        eventually("a secret against quantum computers", within, || {
-            Shown::of(host, interface).post_quantum.contains(peer)
+    /// If it has none within that time.
+    pub fn wait_until_post_quantum(host: &Host, interface: &str, peer: &str, within: Duration) {
+        eventually("a post-quantum secret", within, || {
+            ShowOutput::of(host, interface).post_quantum.contains(peer)
         });
     }
 
-    fn parse(text: &str) -> Shown {
-        let mut shown = Shown::default();
+    fn parse(text: &str) -> ShowOutput {
+        let mut shown = ShowOutput::default();
         let mut section = "";
         for line in text.lines() {
             if !line.starts_with(' ') {
@@ -92,7 +92,7 @@ impl Shown {
         shown
     }
 
-    /// Whether each of these is off; `all` is each that there is.
+    /// Whether each of these is off; `all` means every offload.
     pub fn has_off(&self, names: &str) -> bool {
         names.split(',').all(|name| match name {
             "all" => self.offloads.values().all(|on| !on),
@@ -103,15 +103,15 @@ impl Shown {
 
 #[cfg(test)]
 mod tests {
-    use super::Shown;
+    use super::ShowOutput;
 
     const TEXT: &str = "interface: wg0\n  listening port: 51820\n\npeer: abc\n  \
         transfer: 5 B received, 5 B sent\n  path mtu: 1380 inside the tunnel\n\noffloads:\n  tun-tso: on\n  \
         udp-gso: off, refused by the kernel 2 times\n\ndrops:\n  in forged: 3 dropped\n";
 
     #[test]
-    fn offloads_refusals_and_drops_are_read_and_nothing_else() {
-        let shown = Shown::parse(TEXT);
+    fn only_offloads_refusals_and_drops_are_parsed() {
+        let shown = ShowOutput::parse(TEXT);
         assert_eq!(shown.offloads, [("tun-tso".into(), true), ("udp-gso".into(), false)].into());
         assert_eq!(shown.demotions, [("udp-gso".into(), 2)].into());
         assert_eq!(shown.drops, [("in forged".into(), 3)].into());
@@ -119,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_or_unknown_is_not_off() {
-        let shown = Shown::parse(TEXT);
+    fn an_offload_that_is_on_or_unknown_is_not_off() {
+        let shown = ShowOutput::parse(TEXT);
         assert!(shown.has_off("udp-gso"));
         for names in ["all", "tun-tso", "udp-gso,tun-tso", "udp-gsp", ""] {
             assert!(!shown.has_off(names), "{names}");

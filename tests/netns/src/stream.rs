@@ -1,4 +1,4 @@
-//! A TCP stream of a known content, one way, as fast as it goes or in paced pieces.
+//! A TCP stream with known content in one direction, at full speed or in paced pieces.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,38 +12,38 @@ use crate::host::Host;
 use crate::pattern::{MOST, Pattern};
 use crate::wait::Stopwatch;
 
-/// How long a stream may stand still before it is given up.
+/// Time without progress after which a stream fails.
 const GIVE_UP: Duration = Duration::from_secs(120);
 
-/// How much a stream sends, and how fast.
+/// Amount and rate of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// Bytes of one write.
     pub piece: usize,
-    /// Rest after each write.
+    /// Pause after each write.
     pub rest: Duration,
-    /// Bytes in all; without it, until it is stopped.
+    /// Bytes in all; until stopped if `None`.
     pub bytes: Option<u64>,
 }
 
 impl Pace {
-    /// As fast as it goes, until it is stopped.
+    /// At full speed until stopped.
     pub const FULL: Pace = Pace { piece: MOST, rest: Duration::ZERO, bytes: None };
 }
 
-/// A stream that is under way.
+/// A running stream.
 pub struct Stream {
     stop: Arc<AtomicBool>,
     sender: JoinHandle<u64>,
     receiver: JoinHandle<Received>,
 }
 
-/// What a stream carried.
+/// Result of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Carried {
-    /// Bytes that were given to the kernel.
+    /// Bytes accepted by the kernel.
     pub sent: u64,
-    /// Bytes that were read, all as they were sent.
+    /// Bytes read, all correct.
     pub received: u64,
     /// The longest time without a byte.
     pub longest_gap: Duration,
@@ -55,10 +55,10 @@ struct Received {
 }
 
 impl Stream {
-    /// Connects from one host to an address of the other, and goes on.
+    /// Connects from one host to an address of the other and starts the stream.
     ///
     /// # Panics
-    /// When there is no connection.
+    /// If there is no connection.
     pub fn start(from: &Host, to: &Host, address: SocketAddr, pace: Pace) -> Stream {
         let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let listener = to.inside(|| TcpListener::bind((any, address.port())));
@@ -78,10 +78,10 @@ impl Stream {
         Stream { stop, sender, receiver }
     }
 
-    /// Ends it, where it has no end of its own, and waits until all has arrived.
+    /// Ends an unlimited stream and waits until all bytes have arrived.
     ///
     /// # Panics
-    /// When it stood still for a minute, or what was read is not what was sent.
+    /// If it makes no progress for [`GIVE_UP`], or the bytes read are wrong.
     pub fn finish(self) -> Carried {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.sender.join().expect("the stream is sent");
@@ -98,7 +98,7 @@ fn send(mut stream: TcpStream, pattern: &Pattern, pace: Pace, stop: &AtomicBool)
         if piece == 0 {
             break;
         }
-        stream.write_all(pattern.at(sent, piece)).expect("the stream goes on");
+        stream.write_all(pattern.at(sent, piece)).expect("the stream continues");
         sent += piece as u64;
         thread::sleep(pace.rest);
     }

@@ -1,17 +1,17 @@
-//! Plain text that is nice to read: an aligned table, and colours only for a terminal.
+//! Formatted text: aligned tables, and colours only for a terminal.
 
 use std::env;
 use std::fmt;
 use std::io::{IsTerminal, stdout};
 
-/// How to stress a word.
+/// How text is emphasised.
 #[derive(Clone, Copy)]
 pub struct Style {
     colour: bool,
 }
 
 impl Style {
-    /// Colours when stdout is a terminal and NO_COLOR is not set.
+    /// Colours if stdout is a terminal and NO_COLOR is not set.
     pub fn of_stdout() -> Style {
         Style { colour: stdout().is_terminal() && env::var_os("NO_COLOR").is_none() }
     }
@@ -31,7 +31,7 @@ impl Style {
         self.wrap("1", text)
     }
 
-    /// What may be overlooked.
+    /// Less important text.
     pub fn faint(self, text: impl fmt::Display) -> String {
         self.wrap("2", text)
     }
@@ -44,7 +44,7 @@ impl Style {
     }
 }
 
-/// Rows under headings; the first column stands left, figures stand right.
+/// Rows under headings; the first column is left-aligned, figures are right-aligned.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -60,7 +60,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The whole, with the headings stressed.
+    /// The text, with emphasised headings.
     pub fn render(&self, style: Style) -> String {
         let column = |index: usize| self.rows.iter().filter_map(move |row| row.get(index));
         let width = |index| column(index).map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -95,8 +95,8 @@ impl Table {
         lines.concat()
     }
 
-    /// The same in HTML, whose cells know by their class what a verdict they are, and their heading,
-    /// for a screen that has no room for columns.
+    /// The same in HTML. The class of a cell is its verdict, and it has its heading for narrow
+    /// screens.
     pub fn html(&self) -> String {
         let mut text = String::from("<table>");
         for (number, row) in self.rows.iter().enumerate() {
@@ -123,7 +123,7 @@ impl Table {
     }
 }
 
-/// Text that HTML takes as it is.
+/// Escapes text for HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -133,7 +133,7 @@ mod tests {
     use super::{Style, Table, escape};
 
     #[test]
-    fn html_escapes_what_a_user_named() {
+    fn html_escapes_names_of_users() {
         assert_eq!(escape("a<b>&\"c\""), "a&lt;b&gt;&amp;&quot;c&quot;");
         let mut table = Table::new(["<name>", "\"", ""]);
         table.row(["  x", "1", "NOT MET"].map(str::to_owned));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_stand_right_under_their_headings() {
+    fn figures_are_right_aligned_under_their_headings() {
         let mut table = Table::new(["", "Gbit/s"]);
         table.row(["bare".to_owned(), "31.4".to_owned()]);
         assert_eq!(table.render(Style::plain()), "         Gbit/s\n  bare     31.4\n");

@@ -1,7 +1,7 @@
 //! A tailnet: a coordinator with its relay, headscale or ours, and hosts that join it.
 //!
 //! ```text
-//!   coordinator: TLS at 443, DERP in it, STUN
+//!   coordinator: TLS at 443 with DERP, STUN
 //!   eth0 10.1.0.1  fd01::1
 //!         |
 //!       switch ------- eth0 10.1.0.2  fd01::2    a host on the switch
@@ -9,7 +9,7 @@
 //!         '----------- routers ---- box  192.168.0.1 ---- eth0 192.168.0.2    a host behind a box
 //! ```
 //!
-//! All hosts behind boxes have the same address there. Nothing leads anywhere else.
+//! All hosts behind boxes have the same inner address. There is no route to the Internet.
 
 mod certificate;
 mod coordinator;
@@ -25,7 +25,7 @@ pub use self::certificate::Certificate;
 pub use self::coordinator::{Coordinator, CoordinatorKind};
 pub use self::lan::Lan;
 pub use self::member::{Member, MemberKind, MemberProgram, Path};
-pub use self::nat::{Nat, deafen, hears};
+pub use self::nat::{Nat, accept_udp, drop_udp};
 pub use self::port_mapper::{Mapping, PortMapper};
 pub use self::provider::{Page, Provider};
 pub use self::switch::{Switch, Uplink};
@@ -36,25 +36,24 @@ use crate::pair::Addresses;
 pub struct Tailnet {
     /// The coordinator.
     pub coordinator: Coordinator,
-    /// The coordinator's.
+    /// The coordinator's certificate.
     pub certificate: Certificate,
     switch: Switch,
 }
 
 impl Tailnet {
-    /// Starts the coordinator that is wanted, or returns nothing where a program is missing, which is
-    /// announced.
+    /// Starts the configured coordinator; `None` if a program is missing, which is announced.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
+    /// If it does not start; its log is in the message.
     pub fn start() -> Option<Tailnet> {
         Tailnet::start_with(CoordinatorKind::wanted())
     }
 
-    /// The same with this one.
+    /// The same with this coordinator.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
+    /// If it does not start; its log is in the message.
     pub fn start_with(kind: CoordinatorKind) -> Option<Tailnet> {
         if let Some(missing) = missing(kind) {
             skips::skip(missing);
@@ -63,10 +62,10 @@ impl Tailnet {
         Some(Tailnet::without_members(kind))
     }
 
-    /// The same for hosts that run no member: the coordinator's program must be there, and no other.
+    /// The same for hosts without members: only the coordinator's program is needed.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
+    /// If it does not start; its log is in the message.
     pub fn without_members(kind: CoordinatorKind) -> Tailnet {
         let certificate = Certificate::new(Switch::coordinator());
         let (switch, host) = Switch::new(&certificate.authority);
@@ -74,39 +73,39 @@ impl Tailnet {
         Tailnet { coordinator, certificate, switch }
     }
 
-    /// Has the box before a host map ports.
+    /// Enables port mapping on the box in front of a host.
     ///
     /// # Panics
-    /// When there is no box.
+    /// If there is no box.
     pub fn map_ports(&self, host: &Host, mapping: Mapping) -> PortMapper {
         self.switch.map_ports(host, mapping)
     }
 
-    /// Has nothing pass from what is behind one box to what is behind another.
-    pub fn part_boxes(&self) {
-        self.switch.part_boxes();
+    /// Drops all packets between hosts behind different boxes.
+    pub fn block_between_boxes(&self) {
+        self.switch.block_between_boxes();
     }
 
-    /// Gives a host a second way out, by the switch. Returns the device, and the router for all
-    /// that is far.
-    pub fn second_way(&self, host: &Host) -> (&'static str, Addresses) {
-        self.switch.second_way(host)
+    /// Adds a second uplink to a host, by the switch. Returns the device, and the router for remote
+    /// networks.
+    pub fn add_second_uplink(&self, host: &Host) -> (&'static str, Addresses) {
+        self.switch.add_second_uplink(host)
     }
 
-    /// Has the box before a host forget all flows, as one that is started again.
+    /// Deletes all flows of the box in front of a host, as after a restart of the box.
     ///
     /// # Panics
-    /// When there is no box.
-    pub fn forget(&self, host: &Host) {
-        self.switch.forget(host);
+    /// If there is no box.
+    pub fn clear_flows(&self, host: &Host) {
+        self.switch.clear_flows(host);
     }
 
-    /// Whether all programs are there.
+    /// Whether all programs are installed.
     pub fn can_start() -> bool {
         missing(CoordinatorKind::wanted()).is_none()
     }
 
-    /// A new host that reaches the coordinator. What is written to its /etc is its own.
+    /// A new host that reaches the coordinator. Its /etc is private.
     pub fn host(&self, name: &str, uplink: Uplink) -> Host {
         self.switch.host(name, uplink)
     }

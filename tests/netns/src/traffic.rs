@@ -1,4 +1,4 @@
-//! Traffic through what was built: ping and iperf3.
+//! Traffic through a tunnel: ping and iperf3.
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -13,16 +13,16 @@ use crate::wait::eventually;
 /// iperf3's own port.
 const IPERF_PORT: u16 = 5201;
 
-/// Seconds past its time after which an iperf3 that hangs is ended.
+/// Seconds past its duration after which a hanging iperf3 is ended.
 const IPERF_PATIENCE: u32 = 30;
 
-/// Within this a program that a test starts must show a sign of life.
+/// Time in which a started program must show an effect.
 const SOON: Duration = Duration::from_secs(5);
 
-/// The most requests that are on their way when a ping that goes on is ended.
+/// The most requests in flight when a running ping is ended.
 const ON_THEIR_WAY: u32 = 10;
 
-/// What a run of ping saw.
+/// Result of a ping.
 #[derive(Debug)]
 pub struct Ping {
     /// Requests sent.
@@ -31,12 +31,12 @@ pub struct Ping {
     pub received: u32,
     /// Round-trip times in milliseconds, in order of arrival.
     pub times: Vec<f64>,
-    /// All that it printed.
+    /// Its output.
     pub text: String,
 }
 
-/// Runs ping to its end: `ping(&host, "-c 3 -i 0.1 10.9.0.2")`. It runs again, twice at most, if it ended before
-/// the last answers came.
+/// Runs ping to its end: `ping(&host, "-c 3 -i 0.1 10.9.0.2")`. It is repeated up to twice if it
+/// ended before the last answers arrived.
 pub fn ping(host: &Host, arguments: impl AsRef<str>) -> Ping {
     let line = format!("ping -n {}", patient(arguments.as_ref()));
     let once = || {
@@ -48,16 +48,17 @@ pub fn ping(host: &Host, arguments: impl AsRef<str>) -> Ping {
     iter::repeat_with(once).take(2).find(|ping| !ended_early(ping)).unwrap_or_else(once)
 }
 
-/// The middle one of figures.
+/// The middle value.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
 }
 
-/// Has a few requests leave at once instead of one after the other. Once there was a reply, iputils
-/// waits for the others no longer than twice the longest time so far or the interval, whatever `-W`
-/// says, and on a busy machine the last one takes longer than 100 ms. So the interval is long. A test
-/// that needs them one by one, as where a super-packet would count once, sends five or more.
+/// Sends a few requests at once instead of one after the other. After the first reply, iputils
+/// waits for the others no longer than twice the longest round trip or the interval, regardless of
+/// `-W`, and on a busy machine the last one takes longer than 100 ms. So the interval is long.
+/// Tests that need single requests, for example because a super-packet would count once, send five
+/// or more.
 fn patient(arguments: &str) -> String {
     const FEW: u32 = 4;
     const SECONDS: u32 = 5;
@@ -81,7 +82,7 @@ impl Ping {
         self.percentile(0.5)
     }
 
-    /// The round-trip time that this part of the replies stays under.
+    /// The percentile of the round-trip times.
     pub fn percentile(&self, part: f64) -> f64 {
         let mut times = self.times.clone();
         times.sort_by(f64::total_cmp);
@@ -89,7 +90,7 @@ impl Ping {
         times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// For how long no request was answered, at most, where one was sent at each interval.
+    /// The longest time without an answered request, for requests at this interval.
     pub fn longest_gap(&self, interval: Duration) -> Duration {
         let mut all: Vec<u32> = self.answered().chain([0, self.sent + 1]).collect();
         all.sort_unstable();
@@ -97,8 +98,8 @@ impl Ping {
         interval * gaps.max().unwrap_or_default()
     }
 
-    /// The requests that were not answered. Those behind the last answer may have been on their way when
-    /// ping ended, and do not count.
+    /// The unanswered requests. Those after the last answer do not count: they may have been in
+    /// flight when ping ended.
     pub fn lost(&self) -> Vec<u32> {
         let answered: BTreeSet<u32> = self.answered().collect();
         let last = answered.last().copied().unwrap_or_default();
@@ -113,7 +114,7 @@ impl Ping {
         })
     }
 
-    /// Reads what ping(8) of iputils printed.
+    /// Parses the output of iputils' ping(8).
     pub fn parse(text: String) -> Ping {
         let summary = text.lines().find(|line| line.contains("packets transmitted"));
         let before = |word: &str| {
@@ -130,7 +131,7 @@ impl Ping {
     }
 }
 
-/// A ping that goes on while a test changes things.
+/// A ping that runs while a test changes things.
 pub struct Pinging {
     host: Host,
     process: Child,
@@ -141,7 +142,7 @@ impl Pinging {
     /// Starts it; `arguments` as for [`ping`], without a count.
     pub fn start(host: &Host, name: &str, arguments: &str) -> Pinging {
         let log = format!("/run/rig/ping-{name}.log");
-        // stdbuf, so that each reply is in the log as it comes.
+        // stdbuf writes each reply to the log at once.
         let line = format!("echo $$ >{log}.pid; exec stdbuf -oL ping -n {arguments} >{log} 2>&1");
         let mut command = host.command("bash");
         command.args(["-c", &line]).stdin(Stdio::null());
@@ -151,28 +152,28 @@ impl Pinging {
         pinging
     }
 
-    /// Replies received so far.
+    /// Number of replies received.
     pub fn replies(&self) -> usize {
         let text = std::fs::read_to_string(self.host.outside(&self.log)).unwrap_or_default();
         text.matches("time=").count()
     }
 
-    /// Waits for so many more replies.
+    /// Waits for `more` further replies.
     ///
     /// # Panics
-    /// When they do not come within `within`.
-    pub fn goes_on(&self, more: usize, within: Duration) {
+    /// If they do not arrive within `within`.
+    pub fn wait_for_replies(&self, more: usize, within: Duration) {
         let wanted = self.replies() + more;
-        eventually("replies go on", within, || self.replies() >= wanted);
+        eventually("further replies arrive", within, || self.replies() >= wanted);
     }
 
-    /// Ends it and tells what it saw.
+    /// Ends it and returns the result.
     pub fn finish(mut self) -> Ping {
         self.host.run(format!("kill -INT $(cat {}.pid)", self.log));
-        // Its log says the rest.
+        // The log has the result.
         let _ = self.process.wait();
         let mut ping = Ping::parse(self.host.read(&self.log));
-        // The last requests may have been on their way when ping ended.
+        // The last requests may have been in flight when ping ended.
         let last = ping.answered().max().unwrap_or_default();
         if ping.sent.saturating_sub(last) <= ON_THEIR_WAY {
             ping.sent = ping.sent.min(last);
@@ -183,11 +184,11 @@ impl Pinging {
 
 /// One iperf3 measurement from `client` to an address of `server`.
 pub struct Iperf<'a> {
-    /// Where the client runs.
+    /// The client's host.
     pub client: &'a Host,
-    /// Where the server runs.
+    /// The server's host.
     pub server: &'a Host,
-    /// The address that the client calls.
+    /// The server's address for the client.
     pub address: &'a str,
     /// Whole seconds.
     pub seconds: u32,
@@ -195,21 +196,21 @@ pub struct Iperf<'a> {
     pub options: &'a str,
 }
 
-/// What an iperf3 run carried.
+/// Result of an iperf3 run.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Bits a second that the receiver read; with `--bidir` both receivers.
+    /// Bits a second at the receiver; with `--bidir` at both receivers.
     pub bits_per_second: f64,
-    /// Bytes that the receiver read; with `--bidir` both receivers.
+    /// Bytes at the receiver; with `--bidir` at both receivers.
     pub bytes: f64,
-    /// Datagrams lost of those sent, in percent; 0 for TCP.
+    /// Lost datagrams in percent; 0 for TCP.
     pub lost_percent: f64,
-    /// The number of datagrams lost.
+    /// Number of lost datagrams.
     pub lost: f64,
 }
 
 impl Rate {
-    /// The percentage of datagrams that were lost, if `datagrams` of the lost ones do not count.
+    /// The percentage of lost datagrams, without counting `datagrams` of them.
     pub fn lost_percent_without(&self, datagrams: u64) -> f64 {
         let others = (self.lost - datagrams as f64).max(0.0);
         if self.lost > 0.0 { self.lost_percent * others / self.lost } else { 0.0 }
@@ -220,12 +221,12 @@ impl Iperf<'_> {
     /// Runs it to its end.
     ///
     /// # Panics
-    /// When iperf3 fails; its message is in the panic's.
+    /// If iperf3 fails; its message is included.
     pub fn run(&self) -> Rate {
         self.start().finish()
     }
 
-    /// Carries so many bytes instead of going on for its time: what only has to be seen to pass.
+    /// Transfers this many bytes instead of running for a time, to show that traffic passes.
     ///
     /// # Panics
     /// As [`Iperf::run`].
@@ -233,7 +234,7 @@ impl Iperf<'_> {
         self.start_until(&format!("-n {bytes}")).finish()
     }
 
-    /// Starts it, to do something beside it.
+    /// Starts it in the background.
     pub fn start(&self) -> IperfRun {
         self.start_until(&format!("-t {}", self.seconds))
     }
@@ -252,7 +253,7 @@ impl Iperf<'_> {
     }
 }
 
-/// An iperf3 that runs.
+/// A running iperf3.
 pub struct IperfRun {
     _server: Server,
     client: Child,
@@ -264,13 +265,13 @@ impl IperfRun {
     /// Waits for its end.
     ///
     /// # Panics
-    /// When iperf3 fails; its message is in the panic's.
+    /// If iperf3 fails; its message is included.
     pub fn finish(self) -> Rate {
         let IperfRun { _server, client, line, host } = self;
         let outcome =
             client.wait_with_output().map(Outcome::from).expect("a child can be waited for");
         let report: Value = serde_json::from_str(&outcome.stdout).unwrap_or_default();
-        // With --json iperf3 ends as if all were well, whatever happened.
+        // With --json iperf3 always exits with success.
         let error = report["error"].as_str();
         let is_well = outcome.ok && error.is_none();
         assert!(is_well, "on {host}: `{line}` failed: {}", error.unwrap_or(&outcome.stderr));
@@ -286,7 +287,7 @@ impl Rate {
 
     fn parse(end: &Value) -> Rate {
         let number = |sum: &str, figure: &str| end[sum][figure].as_f64().unwrap_or(0.0);
-        // The second is there with --bidir only.
+        // The second one is present only with --bidir.
         let both =
             |figure| number("sum_received", figure) + number("sum_received_bidir_reverse", figure);
         Rate {
@@ -313,8 +314,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // With -1 it ends by itself after the measurement; after a failed one the host's end
-        // takes it, and this process has only the wrapper to end.
+        // With -1 it ends by itself after the measurement. After a failed one the host's end ends
+        // it, and this process only kills the wrapper.
         if std::thread::panicking() {
             let _ = self.0.kill();
         }
@@ -327,7 +328,7 @@ mod tests {
     use super::{Ping, patient};
 
     #[test]
-    fn a_few_pings_leave_at_once_and_many_keep_their_pace() {
+    fn a_few_pings_are_sent_at_once_and_many_at_their_interval() {
         for (given, used) in [
             ("-c 3 -i 0.1 -W 5 10.9.0.2", "-c 3 -i 5 -l 3 -W 5 10.9.0.2"),
             ("-c 70 -i 0.05 10.9.0.2", "-c 70 -i 0.05 10.9.0.2"),
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!((ping.sent, ping.received), (3, 1));
         assert_eq!(ping.times, [0.5]);
         assert!(!ping.is_complete());
-        assert!(ping.lost().is_empty(), "two may have been on their way");
+        assert!(ping.lost().is_empty(), "two may have been in flight");
         let later = "64 bytes from 10.9.0.2: icmp_seq=3 ttl=64 time=0.5 ms\n";
         let ping = Ping::parse(format!("{later}{}", ping.text));
         assert_eq!(ping.lost(), [2]);

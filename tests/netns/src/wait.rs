@@ -37,10 +37,10 @@ impl Stopwatch {
     }
 }
 
-/// Looks again and again until `holds` is true.
+/// Polls until `holds` is true.
 ///
 /// # Panics
-/// When it is still false after the [`deadline`] of `within`.
+/// If it is still false after the [`deadline`] of `within`.
 pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
     let within = deadline(within);
     let watch = Stopwatch::start();
@@ -51,9 +51,9 @@ pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool)
     }
 }
 
-/// Prints a line that is seen even when the test passes, as the test harness only holds back what
-/// `println!` and `eprintln!` write.
+/// Prints a line that is visible even when the test passes: the test harness only captures `println!`
+/// and `eprintln!`.
 pub fn announce(line: &str) {
-    // A closed stderr loses the line and is no reason to fail.
+    // If stderr is closed, the line is lost, which is not a failure.
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! Keys, and what `wg show INTERFACE dump` says.
+//! Keys, and the output of `wg show INTERFACE dump`.
 
 use std::fs::File;
 use std::io::Read;
@@ -53,7 +53,7 @@ pub fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// An interface, as `wg show INTERFACE dump` tells it.
+/// An interface in `wg show INTERFACE dump`.
 #[derive(Debug)]
 pub struct Status {
     /// Its private key.
@@ -68,7 +68,7 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
 }
 
-/// A peer, as `wg show INTERFACE dump` tells it.
+/// A peer in `wg show INTERFACE dump`.
 #[derive(Debug)]
 pub struct PeerStatus {
     /// Its public key.
@@ -90,18 +90,18 @@ pub struct PeerStatus {
 }
 
 impl Status {
-    /// Asks wg(8).
+    /// Runs wg(8).
     ///
     /// # Panics
-    /// When wg fails or the dump has not its nine columns.
+    /// If wg fails or the dump has other columns.
     pub fn of(host: &Host, interface: &str) -> Status {
         Status::parse(&host.run(format!("wg show {interface} dump")))
     }
 
-    /// Reads what `wg show INTERFACE dump` printed.
+    /// Parses the output of `wg show INTERFACE dump`.
     ///
     /// # Panics
-    /// When the dump has not its columns.
+    /// If the dump has other columns.
     pub fn parse(dump: &str) -> Status {
         let mut lines = dump.lines();
         let own: Vec<&str> =
@@ -115,10 +115,10 @@ impl Status {
         }
     }
 
-    /// The peer of this public key.
+    /// The peer with this public key.
     ///
     /// # Panics
-    /// When there is none.
+    /// If it is absent.
     pub fn peer(&self, public_key: &str) -> &PeerStatus {
         let peer = self.peers.iter().find(|peer| peer.public_key == public_key);
         peer.unwrap_or_else(|| panic!("no peer {public_key} in {self:#?}"))
@@ -148,7 +148,7 @@ mod tests {
     use super::base64;
 
     #[test]
-    fn base64_pads_as_rfc_4648_section_10_lists() {
+    fn base64_matches_the_vectors_of_rfc_4648_section_10() {
         let cases =
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")];
         for (plain, encoded) in cases {

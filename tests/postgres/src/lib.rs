@@ -1,5 +1,5 @@
-//! A PostgreSQL of a test's own: the distribution's program, in a temporary folder, at a Unix socket,
-//! by a user that is not root, which it refuses.
+//! A private PostgreSQL of a test: the distribution's program, in a temporary folder, at a Unix
+//! socket, as a user other than root, which PostgreSQL refuses.
 
 #![forbid(unsafe_code)]
 
@@ -14,11 +14,11 @@ use std::{
 
 use tempfile::TempDir;
 
-/// Debian's packages have it outside of PATH.
+/// Debian's packages install it outside of PATH.
 const INSTALLED: &str = "/usr/lib/postgresql";
 /// The user of Debian's package.
 const USER: &str = "postgres";
-/// How long a program has to begin, in looks.
+/// Limit of checks until a program has started.
 const LOOKS: u32 = 600;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -30,7 +30,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A new one. `None`: the test is skipped, as it is not installed.
+    /// A new cluster. `None` if it is not installed; then the test is skipped.
     pub fn start() -> Option<Self> {
         let Some(programs) = programs() else {
             skips::skip("postgresql");
@@ -49,7 +49,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// It runs again.
+    /// Starts it again.
     pub fn begin(&mut self) {
         let mut server = self.program("postgres");
         server.arg("-D").arg(self.data()).arg("-k").arg(self.folder());
@@ -58,14 +58,14 @@ impl Cluster {
         let log_too = log.try_clone().expect("a log");
         self.server = Some(server.stdout(log).stderr(log_too).spawn().expect("postgres runs"));
         let answers = || {
-            let mut asked = self.program("pg_isready");
-            asked.arg("-h").arg(self.folder()).stdout(Stdio::null());
-            asked.status().is_ok_and(|status| status.success())
+            let mut command = self.program("pg_isready");
+            command.arg("-h").arg(self.folder()).stdout(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
         };
         wait(answers, || fs::read_to_string(self.folder().join("log")).unwrap_or_default());
     }
 
-    /// It ends at once, as when its machine loses power.
+    /// Kills it, as a loss of power does.
     pub fn end(&mut self) {
         if let Some(mut server) = self.server.take() {
             let mut ended = self.program("pg_ctl");
@@ -75,7 +75,7 @@ impl Cluster {
         }
     }
 
-    /// The URL of a database that is made.
+    /// Creates a database and returns its URL.
     pub fn database(&self, name: &str) -> String {
         self.run(&format!("CREATE DATABASE {name}"));
         self.url(name)
@@ -86,35 +86,35 @@ impl Cluster {
         format!("postgres://{USER}@localhost/{name}?host={}", self.folder().display())
     }
 
-    /// Runs a statement, and returns what it answers.
+    /// Runs a statement and returns the output.
     pub fn run(&self, statement: &str) -> String {
         self.run_in("postgres", statement)
     }
 
-    /// Runs one in a database.
+    /// Runs a statement in a database.
     pub fn run_in(&self, database: &str, statement: &str) -> String {
-        let mut asked = self.program("psql");
-        asked.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-h"]);
-        asked.arg(self.folder()).args(["-d", database, "-c", statement]);
-        run(&mut asked)
+        let mut command = self.program("psql");
+        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-h"]);
+        command.arg(self.folder()).args(["-d", database, "-c", statement]);
+        run(&mut command)
     }
 
-    /// Writes all of a database into a file, as it is backed up.
+    /// Writes a backup of a database to a file.
     pub fn dump(&self, database: &str, file: &Path) {
-        let mut asked = self.program("pg_dump");
-        let text = run(asked.args(["-U", USER, "-h"]).arg(self.folder()).arg(database));
+        let mut command = self.program("pg_dump");
+        let text = run(command.args(["-U", USER, "-h"]).arg(self.folder()).arg(database));
         fs::write(file, text).expect("a file");
     }
 
-    /// Puts what was written so into an empty one.
+    /// Restores a backup into an empty database.
     pub fn restore(&self, database: &str, file: &Path) {
-        let mut asked = self.program("psql");
-        asked.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-U", USER, "-h"]).arg(self.folder());
+        let mut command = self.program("psql");
+        command.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-U", USER, "-h"]).arg(self.folder());
         let file = fs::File::open(file).expect("a file");
-        run(asked.args(["-d", database]).stdin(file));
+        run(command.args(["-d", database]).stdin(file));
     }
 
-    /// Where its socket is, and what a test writes for it.
+    /// The folder of its socket and of a test's files.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -134,7 +134,8 @@ impl Drop for Cluster {
     }
 }
 
-/// PgBouncer before a cluster, which gives each transaction any connection. It ends with this.
+/// PgBouncer in front of a cluster, which uses any connection for each transaction. It ends when
+/// this is dropped.
 pub struct Bouncer {
     process: Child,
     folder: PathBuf,
@@ -143,7 +144,7 @@ pub struct Bouncer {
 impl Bouncer {
     const PORT: u16 = 6432;
 
-    /// One. `None`: the test is skipped, as it is not installed.
+    /// Starts it. `None` if it is not installed; then the test is skipped.
     pub fn start(cluster: &Cluster) -> Option<Self> {
         let Some(program) = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"]
             .iter()
@@ -187,7 +188,7 @@ impl Drop for Bouncer {
     }
 }
 
-/// Where the newest is that is installed.
+/// The folder of the newest installed version.
 fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir(INSTALLED).ok()?.flatten().map(|entry| entry.path());
     let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
@@ -199,7 +200,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// The numbers of the user and its group.
+/// The ids of the user and its group.
 fn numbers() -> (u32, u32) {
     let all = fs::read_to_string("/etc/passwd").expect("users");
     let own = all.lines().find(|line| line.starts_with(&format!("{USER}:")));
@@ -236,5 +237,5 @@ fn wait(is_done: impl Fn() -> bool, log: impl Fn() -> String) {
         }
         thread::sleep(LOOK_AGAIN);
     }
-    panic!("it does not begin:\n{}", log());
+    panic!("it does not start:\n{}", log());
 }

@@ -1,6 +1,6 @@
-//! How a test is skipped, and what may be skipped under CI.
+//! Skips tests, and checks under CI whether they may be skipped.
 //!
-//! A test that lacks something calls [`skip`] and returns. That prints a loud line. Where
+//! A test that lacks something calls [`skip`] and returns. That prints a visible line. If
 //! `LINERATE_SKIPS=listed` is set, as by `.ci/run`, a need that is not in the file `allowed`
 //! fails the test instead.
 
@@ -8,17 +8,17 @@
 
 use std::{env, io::Write, thread};
 
-/// What may be missing, and why: see its first lines.
+/// Needs that may be missing, with reasons: see its first lines.
 const ALLOWED: &str = include_str!("../allowed");
 
-/// Says that the test of this thread, or a part of it, cannot run here, past libtest's capture.
+/// Reports that the test of this thread, or a part of it, cannot run here, past libtest's capture.
 ///
 /// # Panics
-/// When `LINERATE_SKIPS=listed` is set and the need is not on the list.
+/// If `LINERATE_SKIPS=listed` is set and the need is not on the list.
 pub fn skip(need: &str) {
-    // libtest names a test's thread after it.
+    // libtest uses the test's name as the name of its thread.
     let test = thread::current().name().unwrap_or("a test").to_owned();
-    // A closed stderr loses the line and is no reason to fail.
+    // If stderr is closed, the line is lost, which is not a failure.
     let _ = writeln!(std::io::stderr(), "SKIPPED: needs {need} ({test})");
     let only_listed = env::var_os("LINERATE_SKIPS").is_some_and(|which| which == "listed");
     assert!(
@@ -27,7 +27,7 @@ pub fn skip(need: &str) {
     );
 }
 
-/// Why this need may be missing, if it may.
+/// Why this need may be missing; `None` if it may not.
 fn reason<'a>(list: &'a str, need: &str) -> Option<&'a str> {
     let entries = list.lines().filter(|line| !line.starts_with('#'));
     entries.filter_map(|line| line.split_once(": ")).find(|entry| entry.0 == need).map(|e| e.1)

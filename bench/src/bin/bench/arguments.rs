@@ -17,21 +17,21 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
              [--json FILE] [--html FILE]
        bench compare FIRST.json SECOND.json
 
-  ladder         linerate alone, with ever more of its techniques (--only tcp,quic)
+  ladder         linerate alone, adding one technique after the other (--only tcp,quic)
   flame          only the two flame graphs of one test (--svg target/report)
   table          the README's figures as Markdown: linerate, Tailscale's wireguard-go and all others
-                 in one run; --write puts the whole table between the marks of the README, and
-                 refuses unless it is of a committed tree's release build
-  compare        whether the medians of a second run lie where the first one claimed
+                 in one run; --write writes the whole table between the marks of the README,
+                 if the binary is the release build of a commit
+  compare        whether the medians of a second run lie in the intervals of the first
 
   --seconds N    length of each measurement (2)
   --rounds N     turns of each contender, A B, B A, A B, ... (5)
-  --only ...     of tcp, ping, quic, udp, overload, connections, plain, far,
-                 and of those that are left out unless named:
+  --only ...     tcp, ping, quic, udp, overload, connections, plain, far,
+                 and those that only run if named:
                  quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy, tailnet, nat,
                  server, server-10k
   --all          all of these
-  --brief        as short as shows that traffic passes: for the bench's own tests
+  --brief        only show that traffic passes: for the bench's own tests
   --beside ...   tailscale-wireguard-go (with each of its two queue lengths, of which the better
                  counts), wireguard-go, boringtun, gotatun, kernel, bare (the cable without a tunnel),
                  tailscaled (joined over TUN, in proxy with userspace networking), headscale (which
@@ -39,18 +39,18 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
                  (tailscale-wireguard-go; for proxy, tailnet and nat, tailscaled; for server, headscale)
   --binary ...   a build of linerate to measure instead of the workspace's; given again, further
                  builds to compare it with, and --beside is none unless it is given too
-  --link SHAPE   an emulated link instead of the bare cable, of any of
+  --link SHAPE   an emulated link instead of the bare cable, by any of
                  rtt=MS,jitter=MS,loss=PERCENT,reorder=PERCENT,rate=MBIT,queue=MS,seed=N
-  --flame TEST   one more turn of this test at the end, for the flame graphs of both its ends
-  --json FILE    write all figures there
-  --html FILE    write the report there, as one page
-  --svg FOLDER   write the flame graphs there
+  --flame TEST   one more turn of this test at the end, for flame graphs of both ends
+  --json FILE    write all figures as JSON
+  --html FILE    write the report as one page of HTML
+  --svg FOLDER   write the flame graphs
 ";
 
 /// What to do with the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Contenders beside each other.
+    /// Compares contenders.
     Compare,
     /// The rungs of a ladder.
     Ladder,
@@ -60,7 +60,7 @@ pub enum Mode {
     Table,
 }
 
-/// What was asked for.
+/// The parsed command line.
 pub struct Arguments {
     pub mode: Mode,
     pub plan: Plan,
@@ -69,7 +69,7 @@ pub struct Arguments {
     pub json: Option<PathBuf>,
     pub html: Option<PathBuf>,
     pub svg: Option<PathBuf>,
-    /// The README that gets the figures.
+    /// The README in which the figures are written.
     pub write: Option<PathBuf>,
     beside: Option<String>,
     builds: Vec<Contender>,
@@ -95,10 +95,10 @@ impl Arguments {
             }
         }
         if arguments.plan.is_brief && arguments.html.is_some() {
-            return Err("--brief makes no figures for a page".to_owned());
+            return Err("--brief measures no figures for a page".to_owned());
         }
         if arguments.write.is_some() && !arguments.is_whole_table() {
-            return Err("--write takes the whole table".to_owned());
+            return Err("--write needs the whole table".to_owned());
         }
         Ok(arguments)
     }
@@ -142,14 +142,14 @@ impl Arguments {
         Ok(())
     }
 
-    /// Whether it is the README's table, and nothing of it left out.
+    /// Whether all contenders and tests of the README's table are measured.
     fn is_whole_table(&self) -> bool {
         let is_usual = self.beside.is_none() && self.builds.is_empty() && self.plan.link.is_none();
         let is_whole = self.plan.tests == published::tests() && !self.plan.is_brief;
         self.mode == Mode::Table && is_usual && is_whole
     }
 
-    /// The contenders, the one that is judged first, and those that cannot be measured here.
+    /// The contenders, with the one that is judged first, and those that cannot be measured here.
     pub fn contenders(&self) -> Result<(Vec<Contender>, Vec<Missing>), String> {
         let mut contenders = self.builds.clone();
         if contenders.is_empty() {
@@ -173,34 +173,34 @@ impl Arguments {
         Ok((contenders, missing))
     }
 
-    /// What a contender does of the plan.
+    /// The part of the plan that a contender runs.
     pub fn plan(&self, contender: &Contender) -> Plan {
         match self.mode {
             Mode::Table => published::plan(contender, &self.plan),
-            // Taken in for the bars of these tests, it runs no other one.
-            _ if self.is_taken_in(contender) => {
+            // Included only for the bars of these tests, it runs no other test.
+            _ if self.is_implied(contender) => {
                 let mut plan = self.plan.clone();
-                plan.tests.retain(|test| test.beside() == Some(&contender.name));
+                plan.tests.retain(|test| test.yardstick() == Some(&contender.name));
                 plan
             }
             _ => self.plan.clone(),
         }
     }
 
-    /// Whether a contender was not named, and is there only for the bars of what is beside it.
-    fn is_taken_in(&self, contender: &Contender) -> bool {
-        let is_for_some = Test::ALL.iter().any(|test| test.beside() == Some(&contender.name));
+    /// Whether a contender was not named and takes part only as the yardstick of some tests.
+    fn is_implied(&self, contender: &Contender) -> bool {
+        let is_for_some = Test::ALL.iter().any(|test| test.yardstick() == Some(&contender.name));
         is_for_some && self.beside.is_none()
     }
 }
 
-/// The peers that the bars of these tests are about: Tailscale's wireguard-go, for proxies and
-/// tailnets tailscaled, and for servers headscale.
+/// The peers that the bars of these tests refer to: Tailscale's wireguard-go; tailscaled for
+/// proxies and tailnets; headscale for servers.
 fn yardsticks(tests: &[Test]) -> String {
-    let fork = tests.iter().any(|test| test.beside().is_none());
+    let fork = tests.iter().any(|test| test.yardstick().is_none());
     let fork = fork.then(|| Implementation::Tailscale.name());
     let others = [TAILSCALED, HEADSCALE].into_iter();
-    let others = others.filter(|name| tests.iter().any(|test| test.beside() == Some(name)));
+    let others = others.filter(|name| tests.iter().any(|test| test.yardstick() == Some(name)));
     fork.into_iter().chain(others).collect::<Vec<&str>>().join(",")
 }
 
@@ -208,7 +208,7 @@ fn count(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or(format!("not a count: {text}"))
 }
 
-/// The words of a link's shape, which the link's own process reads again.
+/// Checks the shape of a link, which the link's process parses again.
 fn shape(words: String) -> Result<String, String> {
     Shape::parse(&words).map(|_| words)
 }
@@ -220,6 +220,6 @@ fn test(name: &str) -> Result<Test, String> {
 fn tests(names: &str) -> Result<Vec<Test>, String> {
     let named: Result<Vec<Test>, String> = names.split(',').map(test).collect();
     let named = named?;
-    // In the order of a turn, whatever the order of the argument.
+    // In the order of a turn, not of the argument.
     Ok(Test::ALL.into_iter().filter(|test| named.contains(test)).collect())
 }

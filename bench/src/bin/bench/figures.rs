@@ -1,18 +1,18 @@
-//! The README's figures: measured, printed as Markdown, and put in their place.
+//! The README's figures: measured, printed as Markdown and written to the README.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use linerate_bench::contender::{Contender, Missing};
-use linerate_bench::report::readme::{self, Making};
+use linerate_bench::report::readme::{self, RunInfo};
 use linerate_bench::tree::Tree;
 use netns::{Implementation, Stopwatch};
 
 use crate::arguments::Arguments;
 
-/// Measures, prints, and writes the README if that is asked for. Nothing is written that is not of a
-/// commit's release build, before the run or after it.
+/// Measures, prints, and writes the README if requested. Nothing is written unless the binary is
+/// the release build of a commit, before and after the run.
 pub fn publish(
     arguments: &Arguments,
     contenders: Vec<Contender>,
@@ -25,8 +25,8 @@ pub fn publish(
         if let Some(missing) = missing.iter().find(|one| one.name == peer) {
             return Err(format!("no figures are written: {} {}", missing.name, missing.why));
         }
-        // Finds missing marks before the run.
-        put(file, "")?;
+        // Reports missing marks before the run.
+        with_figures(file, "")?;
     }
     let watch = Stopwatch::start();
     let comparison = crate::compare(contenders, missing, arguments);
@@ -38,7 +38,7 @@ pub fn publish(
     tree.faults.extend(
         before.faults.into_iter().filter(|one| !tree.faults.contains(one)).collect::<Vec<String>>(),
     );
-    let making = Making {
+    let making = RunInfo {
         command: command(arguments),
         day: today(),
         seconds: arguments.plan.seconds,
@@ -47,12 +47,12 @@ pub fn publish(
     };
     let figures = readme::figures(&comparison, &making);
     println!("{figures}");
-    crate::keep(&comparison, arguments)?;
+    crate::write_reports(&comparison, arguments)?;
     println!("  It took {:.1} minutes.", took.as_secs_f64() / 60.0);
     if let Some(file) = &arguments.write {
         is_of_a_commit(&making.tree)?;
-        // A test that failed stands in the figures.
-        return crate::write(file, &put(file, &figures)?);
+        // A test that failed is shown in the figures.
+        return crate::write(file, &with_figures(file, &figures)?);
     }
     crate::outcome(&comparison)
 }
@@ -64,14 +64,14 @@ fn is_of_a_commit(tree: &Tree) -> Result<(), String> {
     }
 }
 
-/// The README with these figures.
-fn put(file: &Path, figures: &str) -> Result<String, String> {
+/// Returns the README with these figures.
+fn with_figures(file: &Path, figures: &str) -> Result<String, String> {
     let text = fs::read_to_string(file).map_err(|error| error.to_string());
     let text = text.and_then(|text| readme::replace(&text, figures));
     text.map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// What makes the same again.
+/// The command that makes the same figures.
 fn command(arguments: &Arguments) -> String {
     match arguments.write {
         Some(_) => {

@@ -8,17 +8,17 @@ use std::time::Duration;
 use linerate_bench::connections;
 use linerate_bench::crowd::Crowd;
 use linerate_bench::flood::{self, Flood};
-use linerate_bench::leash::end_with_stdin;
+use linerate_bench::lifetime::end_with_stdin;
 use linerate_bench::link::{self, Shape};
-use linerate_bench::pour;
-use linerate_bench::quic::{self, Protection, Way};
-use linerate_bench::relayed::Relayed;
+use linerate_bench::proxy_streams;
+use linerate_bench::quic::{self, Direction, Protection};
+use linerate_bench::relay_load::RelayLoad;
 use linerate_bench::swarm::{Group, Swarm};
 use wg::PublicKey;
 
 type Done = Result<(), Box<dyn Error>>;
 
-/// Runs a generator, if that is what is asked for.
+/// Runs a generator if the first argument names one.
 pub fn generate(words: &[String]) -> Option<Done> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     Some(match words.as_slice() {
@@ -76,7 +76,7 @@ fn serve(at: &str, protection: &str) -> Done {
 }
 
 fn call(to: &str, way: &str, seconds: &str, protection: &str) -> Done {
-    let way = if way == "up" { Way::Up } else { Way::Down };
+    let way = if way == "up" { Direction::Up } else { Direction::Down };
     let protection = Protection::named(protection);
     println!("{}", quic::call(to.parse()?, way, seconds.parse()?, protection)?);
     Ok(())
@@ -94,7 +94,7 @@ fn connect(to: &str, seconds: &str) -> Done {
 
 fn greet(count: &str, hub: &str, at: &str) -> Done {
     let hub = PublicKey::from_base64(hub).map_err(|_| "not a key")?;
-    for greeted in Crowd::new(count.parse()?).greet(hub, at.parse()?)? {
+    for greeted in Crowd::new(count.parse()?).shake_hands(hub, at.parse()?)? {
         println!("{greeted}");
     }
     Ok(())
@@ -112,7 +112,7 @@ fn join(url: &str, authority: &str, numbers: [&str; 2], groups: &[&str]) -> Done
     let swarm = Swarm {
         url: url.parse()?,
         authority: fs::read(authority)?,
-        groups: groups.ok_or("a group is its key, how many it has, and how many each sees")?,
+        groups: groups.ok_or("a group is KEY=COUNT=VISIBLE_PEERS")?,
         at_once: at_once.parse()?,
         limit: Duration::from_secs(seconds.parse()?),
     };
@@ -125,7 +125,7 @@ fn pass(host: &str, port: &str, authority: &str, numbers: [&str; 3], network: &[
         [url, auth_key] => Some((url.parse()?, auth_key.to_string())),
         _ => None,
     };
-    let relayed = Relayed {
+    let relayed = RelayLoad {
         host: host.to_owned(),
         port: port.parse()?,
         authority: fs::read(authority)?,
@@ -138,9 +138,14 @@ fn pass(host: &str, port: &str, authority: &str, numbers: [&str; 3], network: &[
 }
 
 fn drain(at: &str) -> Done {
-    Ok(pour::drain(at.parse()?)?)
+    Ok(proxy_streams::drain(at.parse()?)?)
 }
 
 fn stream(to: &str, proxy: &str, streams: &str, seconds: &str) -> Done {
-    Ok(pour::pour(to.parse()?, proxy.parse()?, streams.parse()?, seconds.parse()?)?)
+    Ok(proxy_streams::send_streams(
+        to.parse()?,
+        proxy.parse()?,
+        streams.parse()?,
+        seconds.parse()?,
+    )?)
 }

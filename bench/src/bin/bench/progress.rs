@@ -1,4 +1,4 @@
-//! How far a run is: on a terminal a bar below the figures, elsewhere the figures alone.
+//! Progress of a run: figures, and a bar below them if stderr is a terminal.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -7,30 +7,30 @@ use indicatif::{ProgressBar, ProgressStyle};
 use linerate_bench::contender::Contender;
 use linerate_bench::suite::News;
 
-/// How often the bar's clock is drawn.
+/// Redraw interval of the bar's clock.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Tells what is new.
+/// Prints events of a run.
 pub struct Progress {
     rounds: u32,
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
-    /// Of a run of so many rounds, in which there are so many tests.
+    /// `tests` is the number of tests in all rounds.
     pub fn new(rounds: u32, tests: usize) -> Progress {
         if !stderr().is_terminal() {
             return Progress { rounds, bar: None };
         }
         let bar = ProgressBar::new(tests as u64);
         let style = "{elapsed_precise} {wide_bar} {pos}/{len}, about {eta} left: {msg}";
-        bar.set_style(ProgressStyle::with_template(style).expect("the template is one"));
+        bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
         bar.enable_steady_tick(TICK);
         Progress { rounds, bar: Some(bar) }
     }
 
-    /// Tells a figure, or that a test begins.
-    pub fn tell(&self, round: u32, contender: &Contender, news: News<'_>) {
+    /// Prints a figure, or the name of the test that begins.
+    pub fn show(&self, round: u32, contender: &Contender, news: News<'_>) {
         let name = &contender.name;
         match (news, &self.bar) {
             (News::Test(test), Some(bar)) => {

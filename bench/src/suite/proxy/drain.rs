@@ -1,4 +1,4 @@
-//! The drain of `crate::pour` inside a host.
+//! The drain of `crate::proxy_streams` inside a host.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Stdio};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use netns::{Host, eventually};
 
-use crate::pour::Level;
+use crate::proxy_streams::Count;
 use crate::suite::generator;
 
-/// Any that is free in a fresh host.
+/// Any free port.
 const AT: u16 = 4435;
 
-/// Within this the first byte is there.
+/// Time in which the first byte arrives.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A drain, which ends with its stdin.
@@ -23,7 +23,7 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    /// Starts one at an address of the host.
+    /// Starts it at an address of the host.
     pub fn start(host: &Host, address: &str) -> Drain {
         let at = format!("{address}:{AT}");
         let mut command = host.command(generator());
@@ -34,30 +34,30 @@ impl Drain {
         Drain { at, process, answers }
     }
 
-    /// Where it is.
+    /// Its address and port.
     pub fn at(&self) -> &str {
         &self.at
     }
 
-    /// Waits until something comes.
-    pub fn fills(&mut self) {
-        eventually("streams reach the far end", SOON, || self.level().bytes > 0);
+    /// Waits until bytes arrive.
+    pub fn wait_for_bytes(&mut self) {
+        eventually("streams reach the far end", SOON, || self.count().bytes > 0);
     }
 
-    /// What has come so far.
-    pub fn level(&mut self) -> Level {
+    /// The received bytes.
+    pub fn count(&mut self) -> Count {
         let question = self.process.stdin.as_mut().map(|stdin| stdin.write_all(b"\n"));
         let mut line = String::new();
         let read = self.answers.read_line(&mut line);
-        let level = question.and_then(Result::ok).and(read.ok()).and(Level::parse(&line));
-        level.expect("the drain answers for as long as it has its stdin")
+        let level = question.and_then(Result::ok).and(read.ok()).and(Count::parse(&line));
+        level.expect("the drain answers while its stdin is open")
     }
 }
 
 impl Drop for Drain {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
-        // It has nothing left to do; a failure to wait leaves it to the host's end.
+        // The process is idle. If waiting fails, it ends with the host.
         let _ = self.process.wait();
     }
 }

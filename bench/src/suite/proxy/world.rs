@@ -1,4 +1,4 @@
-//! Two hosts: a near end of the tunnel that is a proxy, without an interface, and a far one with a
+//! Two hosts: the near end of the tunnel is a proxy without an interface, the far end has a
 //! TUN device.
 //!
 //! ```text
@@ -13,44 +13,44 @@ use crate::contender::Tailscaled;
 use crate::suite::tailscaled::{Direct, Tailnet};
 use crate::suite::topology::{EmulatedLink, Wired};
 
-/// Where the near end listens as a SOCKS5 proxy.
+/// Port of the near end's SOCKS5 proxy.
 pub(super) const SOCKS: u16 = 1080;
 
 /// iperf3's own port: the service of the near end.
 const SERVICE: u16 = 5201;
 
-/// Both ends, met.
+/// Both ends, connected.
 pub(super) struct World {
     pub near: Host,
     pub far: Host,
     /// The near end's proxy.
     pub proxy: Service,
-    /// How each is called in the tunnel.
+    /// Addresses in the tunnel.
     pub near_inner: String,
     pub far_inner: String,
-    /// By which way it sends, which of linerate, that has no other, is not asked.
+    /// The path check of tailscaled; linerate always sends directly.
     pub direct: Option<Direct>,
     pub link: Option<EmulatedLink>,
     pub _others: Others,
 }
 
-/// What else runs for as long as it is kept.
+/// Other processes that run as long as this value exists.
 pub(super) type Others = (Option<Daemon>, Vec<Service>);
 
-/// What the near end goes without, to see what it is worth.
+/// Techniques that the near end does not use.
 #[derive(Default)]
 pub(super) struct Plain {
-    /// Offloads.
+    /// Disabled offloads.
     pub without: Option<&'static str>,
-    /// What it is denied by its environment.
+    /// The environment variable that disables a technique.
     pub environment: Option<&'static str>,
 }
 
 impl World {
-    /// A proxy of linerate with this stack, and as plain as it is told to be.
+    /// A proxy of linerate with this stack, without the techniques in `plain`.
     ///
     /// # Panics
-    /// When it does not listen.
+    /// If it does not listen.
     pub fn linerate(program: &Program, stack: &str, plain: &Plain, shape: Option<&str>) -> World {
         let wired = Wired::new(shape);
         let [calls_far, calls_near] = wired.outer().map(|one| one.endpoint(Family::V4, PORT));
@@ -77,7 +77,7 @@ impl World {
         words.extend([path, "proxy".to_owned(), format!("--stack={stack}")]);
         words.extend(plain.without.map(|names| format!("--offload-off={names}")));
         words.push(conf);
-        let proxy = Service::start(&near, "proxy", words).until(|| near.listens(SOCKS));
+        let proxy = Service::start(&near, "proxy", words).wait_until(|| near.listens(SOCKS));
         World {
             near_inner: near_inner.to_owned(),
             far_inner: far_inner.to_owned(),
@@ -90,18 +90,18 @@ impl World {
         }
     }
 
-    /// Sees to it that all went directly from one end to the other.
+    /// Checks that all traffic was direct.
     ///
     /// # Panics
-    /// When it did not.
-    pub fn was_direct(&self) {
-        self.direct.iter().for_each(Direct::has_stayed);
+    /// If it was not.
+    pub fn assert_direct(&self) {
+        self.direct.iter().for_each(Direct::assert_direct);
     }
 
     /// tailscaled at both ends: near with userspace networking, far with a TUN device.
     ///
     /// # Panics
-    /// When they do not meet, or only by their relay.
+    /// If they do not connect, or only through their relay.
     pub fn tailscaled(programs: &Tailscaled, shape: Option<&str>) -> World {
         let Wired { left: near, right: far, link } = Wired::new(shape);
         let socks = format!("--socks5-server=127.0.0.1:{SOCKS}");

@@ -1,5 +1,5 @@
-//! Ten thousand nodes on this machine, the generator included: once all see all, once by a policy as
-//! networks of that size have, by which each sees a few hundred.
+//! Ten thousand nodes on this machine, which also runs the generator: first all are visible to all,
+//! then with a policy as such networks have, by which each sees a few hundred.
 
 use std::cell::RefCell;
 use std::thread;
@@ -24,20 +24,21 @@ use crate::readings::Readings;
 use crate::swarm::Group;
 use netns::{Processes, Watch};
 
-/// How long all have to join, and to come again; the bars are 120 s and 60 s.
+/// Time for all to join or to reconnect; the bars are 120 s and 60 s.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Nodes, and those of a brief test.
 const NODES: usize = 10_000;
-const FEW: usize = 60;
-/// One of so many is a server that all users reach, and one of so many a store that only servers do.
+const BRIEF_NODES: usize = 60;
+/// Every 50th node is a server that all users reach, and every 200th a store that only servers
+/// reach.
 const SERVERS: usize = 50;
 const STORES: usize = 200;
-/// Users: the other nodes are theirs.
+/// Users, who own the other nodes.
 const USERS: usize = 100;
-const FEW_USERS: usize = 3;
+const BRIEF_USERS: usize = 3;
 
-/// Where the figures go.
+/// The measures.
 struct Rows {
     time: &'static Measure,
     reached: &'static Measure,
@@ -91,18 +92,18 @@ static BY_POLICY: Rows = Rows {
 /// Measures linerate-server.
 ///
 /// # Panics
-/// When it does not start or the generator ends; what was read until then stays.
-pub fn run(plan: &Plan, readings: &RefCell<Readings>, tell: &dyn Fn(News<'_>)) {
+/// If it does not start or the generator ends. Earlier readings remain.
+pub fn run(plan: &Plan, readings: &RefCell<Readings>, notify: &dyn Fn(News<'_>)) {
     let note = |measure: &'static Measure, figure: f64| {
         if plan.wants(measure) {
-            tell(News::Figure(measure, figure));
+            notify(News::Figure(measure, figure));
             readings.borrow_mut().push(measure, figure);
         }
     };
-    let nodes = if plan.is_brief { FEW } else { NODES };
+    let nodes = if plan.is_brief { BRIEF_NODES } else { NODES };
     for (rows, by_policy) in [(&ALL, false), (&BY_POLICY, true)] {
         if plan.wants(rows.time) {
-            let users = if plan.is_brief { FEW_USERS } else { USERS };
+            let users = if plan.is_brief { BRIEF_USERS } else { USERS };
             Many { nodes, users, by_policy, is_brief: plan.is_brief, rows, note: &note }.run();
         }
     }
@@ -141,7 +142,7 @@ impl Many<'_> {
         }
         note(rows.memory, watch.peak().unwrap_or_default().private / 1e6);
         drop(watch);
-        self.again(&mut tailnet, &mut swarm);
+        self.restart(&mut tailnet, &mut swarm);
     }
 
     fn idle(&self, server: &Processes, alone: f64) {
@@ -154,38 +155,38 @@ impl Many<'_> {
         (self.note)(self.rows.held, held / 1e3 / self.nodes as f64);
     }
 
-    /// How soon the nodes that see a node are told that it has changed.
+    /// Delay until the nodes that see a node have its change.
     fn changes(&self, swarm: &mut Swarm) {
-        let [p50, p99, told] = self.rows.change;
-        swarm.say(if self.is_brief { "change 10 10" } else { "change 100 100" });
+        let [p50, p99, received] = self.rows.change;
+        swarm.send(if self.is_brief { "change 10 10" } else { "change 100 100" });
         let latency = swarm.latency();
         (self.note)(p50, latency.p50);
         (self.note)(p99, latency.p99);
-        (self.note)(told, latency.count as f64 * 100.0 / latency.expected as f64);
-        swarm.say(if self.is_brief { "renew 3 10" } else { "renew 20 500" });
+        (self.note)(received, latency.count as f64 * 100.0 / latency.expected as f64);
+        swarm.send(if self.is_brief { "renew 3 10" } else { "renew 20 500" });
         let latency = swarm.latency();
-        assert_eq!(latency.count, latency.expected, "all are told of other keys");
+        assert_eq!(latency.count, latency.expected, "all nodes have the new keys");
         (self.note)(self.rows.renew, latency.p99);
     }
 
-    /// A policy that lets each see the same others, by other ports: all are told other rules.
+    /// Saves a policy with the same visibility and other ports: all nodes get new rules.
     fn rules(&self, tailnet: &Tailnet, swarm: &mut Swarm) {
         let text = if self.by_policy { policy(self.users, 8443) } else { open(8443) };
         let file = tailnet.coordinator.host.write("policy.json", &text);
-        swarm.listen();
+        swarm.watch_rules();
         let begun = sys::clock::wall();
         tailnet.coordinator.command(&format!("policy set -f {file}"));
-        let told = swarm.told();
-        assert_eq!(told.count, self.nodes, "all are told");
-        (self.note)(self.rows.rules, (told.p99 - begun.as_secs_f64()) * 1e3);
+        let report = swarm.rules_report();
+        assert_eq!(report.count, self.nodes, "all nodes have the rules");
+        (self.note)(self.rows.rules, (report.p99 - begun.as_secs_f64()) * 1e3);
     }
 
-    fn again(&self, tailnet: &mut Tailnet, swarm: &mut Swarm) {
+    fn restart(&self, tailnet: &mut Tailnet, swarm: &mut Swarm) {
         let [time, reached, memory] = self.rows.again;
-        swarm.say("again");
+        swarm.send("again");
         assert_eq!(swarm.line(), "listening");
         tailnet.coordinator.kill();
-        tailnet.coordinator.start_again();
+        tailnet.coordinator.restart();
         let server = Processes::of(&tailnet.coordinator.host, tailnet.coordinator.pid());
         let watch = Watch::start(vec![server]);
         let joined = swarm.joined();
@@ -194,7 +195,7 @@ impl Many<'_> {
         (self.note)(memory, watch.peak().unwrap_or_default().private / 1e6);
     }
 
-    /// Users and tags with a key each, and how many nodes the policy has them see.
+    /// Users and tags with a key each, and the number of peers that the policy makes visible.
     fn groups(&self, tailnet: &Tailnet) -> Vec<Group> {
         let coordinator = &tailnet.coordinator;
         let file = coordinator.host.write("policy.json", &policy(self.users, 443));
@@ -209,7 +210,7 @@ impl Many<'_> {
         for number in 0..self.users {
             coordinator.command(&format!("users create user{number}"));
             let count = members / self.users + usize::from(number < members % self.users);
-            // The rig has made the first user.
+            // The rig has created the first user.
             let auth_key = key(&format!("--user {}", number + 2));
             groups.push(Group { auth_key, count, sees: servers + count - 1 });
         }
@@ -222,7 +223,7 @@ fn open(port: u16) -> String {
     json!({ "acls": [rule] }).to_string()
 }
 
-/// Users reach what is their own, and servers; servers reach stores. The port is in a rule of each node.
+/// Users reach their own nodes and servers; servers reach stores. Each node has the port in a rule.
 fn policy(users: usize, port: u16) -> String {
     let staff: Vec<String> = (0..users.min(10)).map(|number| format!("user{number}@")).collect();
     let accept =

@@ -1,4 +1,4 @@
-//! What relays: linerate-server's own, beside Tailscale's derper, with the same clients.
+//! Relays: that of linerate-server compared with Tailscale's derper, with the same clients.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -20,25 +20,25 @@ use crate::suite::Plan;
 use crate::suite::generator::generator;
 use netns::Processes;
 
-/// Where derper listens beside the coordinator.
+/// derper's port on the coordinator's host.
 const DERPER: u16 = 8443;
 
-/// Pairs that send, and clients whose connections are only held.
+/// Pairs that send, and clients with idle connections.
 const PAIRS: usize = 2;
 const HELD: usize = 2000;
 
-/// Once they are held, when the relay's memory is read: the generator says nothing for twice that.
+/// Time until the relay's memory is read; the generator is idle for twice that.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// The region of derper, where members are sent there.
+/// The region of derper, for members that use it alone.
 const REGION: &str = "derper";
 
-/// What is sent: the length of a datagram, its rate in which unit, and the relay's cost of each.
+/// The length of datagrams, the measure of their rate, and that of the relay's cost.
 struct Load {
     size: usize,
     rate: &'static Measure,
     cpu: &'static Measure,
-    /// Of a datagram, in the unit of the rate.
+    /// Value of one datagram, in the unit of the rate.
     counts: f64,
 }
 
@@ -52,13 +52,13 @@ static LOADS: [Load; 2] = [
     Load { size: 64, rate: &SERVER_RELAY_64, cpu: &SERVER_RELAY_64_CPU, counts: 1e-3 },
 ];
 
-/// A relay and what reaches it.
+/// A relay and its network.
 struct Relay {
     tailnet: Tailnet,
     derper: Option<Service>,
 }
 
-/// Measures the relay of a contender; nothing where derper is not built.
+/// Measures the relay of a contender, unless derper is not built.
 pub(super) fn run(
     kind: CoordinatorKind,
     programs: Option<&Headscale>,
@@ -76,12 +76,12 @@ pub(super) fn run(
         note(load.cpu, cpu * 1e6 / rate);
     }
     let held = if plan.is_brief { 10 } else { HELD };
-    let (memory, reached) = Relay::start(kind, programs).hold(held);
+    let (memory, reached) = Relay::start(kind, programs).hold_idle(held);
     note(&SERVER_RELAY_HELD, memory / 1e3);
     note(&SERVER_RELAY_REACHED, reached);
-    // Both coordinated by linerate-server, which has nothing to do meanwhile.
+    // linerate-server coordinates both; it is idle meanwhile.
     let mut relay = Relay::start(CoordinatorKind::Linerate, programs);
-    relay.send_members_there();
+    relay.use_derper_alone();
     for (kind, measure) in
         [(MemberKind::Tailscaled, &SERVER_RELAY_TCP), (MemberKind::Linerate, &SERVER_RELAY_TCP_OWN)]
     {
@@ -109,7 +109,7 @@ impl Relay {
                 "-stun=false",
                 "-c=/run/rig/derper.key",
             ];
-            Service::start(host, "derper", words).until(|| host.listens(DERPER))
+            Service::start(host, "derper", words).wait_until(|| host.listens(DERPER))
         });
         Relay { tailnet, derper }
     }
@@ -120,8 +120,8 @@ impl Relay {
         Processes::of(&coordinator.host, pid)
     }
 
-    /// The words of the generator.
-    fn words(&self, pairs: usize, size: usize, time: Duration) -> Vec<String> {
+    /// Arguments of the generator.
+    fn generator_arguments(&self, pairs: usize, size: usize, time: Duration) -> Vec<String> {
         let coordinator = &self.tailnet.coordinator;
         let port = if self.derper.is_some() { DERPER } else { 443 };
         let mut words = ["relayed", "10.1.0.1"].map(str::to_owned).to_vec();
@@ -134,48 +134,51 @@ impl Relay {
         words
     }
 
-    /// How many datagrams of this length arrived a second, and the relay's processor time a second.
+    /// Datagrams of this length a second, and processor time of the relay a second.
     fn carry(&self, size: usize, time: Duration) -> (f64, f64) {
         let (host, relay) = (self.tailnet.host("clients", Uplink::Switch), self.processes());
         let mut command = host.command(generator());
-        command.args(self.words(PAIRS, size, time)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(self.generator_arguments(PAIRS, size, time))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let (watch, before) = (Stopwatch::start(), relay.cpu());
         let mut clients = command.spawn().expect("nsenter is installed (make deps)");
         let _leash = clients.stdin.take();
-        let said = clients.wait_with_output().expect("the clients run");
+        let output = clients.wait_with_output().expect("the clients run");
         let cpu = (relay.cpu() - before) / watch.elapsed().as_secs_f64();
-        let rate = String::from_utf8_lossy(&said.stdout).trim().parse();
-        (rate.expect("the clients say how many datagrams arrived"), cpu)
+        let rate = String::from_utf8_lossy(&output.stdout).trim().parse();
+        (rate.expect("the clients print the number of datagrams"), cpu)
     }
 
-    /// What a connection that says nothing costs, in bytes, and how many of them a datagram reaches
-    /// after that.
-    fn hold(&self, held: usize) -> (f64, f64) {
+    /// Memory of an idle connection in bytes, and the number of connections that receive a datagram
+    /// afterwards.
+    fn hold_idle(&self, held: usize) -> (f64, f64) {
         let (host, relay) = (self.tailnet.host("clients", Uplink::Switch), self.processes());
         let private = || relay.memory().map_or(f64::NAN, |memory| memory.private);
         let before = private();
         let mut command = host.command(generator());
-        let words = self.words(held / 2, 0, 2 * SETTLE);
+        let words = self.generator_arguments(held / 2, 0, 2 * SETTLE);
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut clients = command.spawn().expect("nsenter is installed (make deps)");
         let mut answers = BufReader::new(clients.stdout.take().expect("it is piped"));
-        let mut says = || {
+        let mut next_line = || {
             let mut line = String::new();
             answers.read_line(&mut line).expect("the clients run");
             line
         };
-        let line = says();
-        assert!(line.starts_with("held"), "the clients say {line:?}");
+        let line = next_line();
+        assert!(line.starts_with("held"), "unexpected line of the clients: {line:?}");
         thread::sleep(SETTLE);
         let after = private();
-        let reached = says().trim().parse().expect("the clients say how many were reached");
+        let reached = next_line().trim().parse().expect("the clients print how many were reached");
         let _ = clients.kill();
         let _ = clients.wait();
         ((after - before) / held as f64, reached)
     }
 
-    /// Has members know no relay but derper, where that is measured.
-    fn send_members_there(&mut self) {
+    /// Makes derper the only relay of the members, if it is measured.
+    fn use_derper_alone(&mut self) {
         if self.derper.is_none() {
             return;
         }
@@ -189,7 +192,7 @@ impl Relay {
         self.tailnet.coordinator.configure(&more);
     }
 
-    /// What a stream of TCP carries between two members of this kind whose UDP is blocked, in Gbit/s.
+    /// A TCP stream between two members of this kind without UDP, in Gbit/s.
     fn stream(&self, kind: MemberKind, seconds: u32) -> f64 {
         let [left, right] = ["left", "right"].map(|name| {
             let host = self.tailnet.host(name, Uplink::Behind(Nat::WithoutUdp));
@@ -197,7 +200,7 @@ impl Relay {
         });
         left.reaches(&right, Family::V4);
         let path = left.path_to(&right);
-        assert!(matches!(path, Path::Relay(_)), "they talk by {path:?}");
+        assert!(matches!(path, Path::Relay(_)), "the path is {path:?}");
         let address = right.addresses.of(Family::V4);
         let iperf =
             Iperf { client: &left.host, server: &right.host, address, seconds, options: "" };

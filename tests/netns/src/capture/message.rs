@@ -1,18 +1,18 @@
-//! WireGuard's messages, as a cable carried them.
+//! Captured messages of WireGuard.
 
-use super::{Frame, Way};
+use super::{Direction, Frame};
 use crate::pair::Family;
 
 /// An outer datagram, or a super-packet of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Whether the capturing host sent it.
-    pub way: Way,
+    /// Its direction relative to the capturing host.
+    pub direction: Direction,
     /// Its outer family.
     pub family: Family,
     /// The TOS byte or traffic class of its outer header.
     pub tos: u8,
-    /// Its first byte: 1 and 2 are a handshake's, 3 is a cookie reply, 4 data.
+    /// Its first byte: 1 and 2 are handshake messages, 3 is a cookie reply, 4 data.
     pub kind: u8,
     /// The UDP payload.
     pub payload: Vec<u8>,
@@ -42,7 +42,13 @@ impl Message {
         let ports = [[udp[0], udp[1]], [udp[2], udp[3]]].map(u16::from_be_bytes);
         let is_ours = protocol == UDP && ports.contains(&port);
         let kind = *payload.first()?;
-        is_ours.then(|| Message { way: frame.way, family, tos, kind, payload: payload.to_vec() })
+        is_ours.then(|| Message {
+            direction: frame.direction,
+            family,
+            tos,
+            kind,
+            payload: payload.to_vec(),
+        })
     }
 }
 
@@ -54,11 +60,11 @@ mod tests {
         let mut bytes = vec![0; 12];
         bytes.extend(ethertype);
         bytes.extend(packet);
-        Frame { way: Way::Out, bytes, segment_size: None, checksum: None }
+        Frame { direction: Direction::Out, bytes, segment_size: None, checksum: None }
     }
 
     #[test]
-    fn messages_of_both_families_are_found_by_their_port_and_others_are_not() {
+    fn messages_of_both_families_are_found_by_their_port() {
         let udp = [0xca, 0x6c, 0x00, 0x07, 0, 12, 0, 0, 1, 0, 0, 0];
         let mut v4 = vec![0x45, 0x88, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 1, 0, 1, 10, 1, 0, 2];
         v4.extend(udp);
@@ -70,7 +76,8 @@ mod tests {
         {
             let frames = [frame(ethertype, packet), frame([0x08, 0x06], packet)];
             let payload = vec![1, 0, 0, 0];
-            let message = Message { way: Way::Out, family, tos: 0x88, kind: 1, payload };
+            let message =
+                Message { direction: Direction::Out, family, tos: 0x88, kind: 1, payload };
             for port in [51820, 7] {
                 assert_eq!(Message::all(&frames, port), std::slice::from_ref(&message));
             }

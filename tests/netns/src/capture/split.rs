@@ -1,21 +1,21 @@
-//! Super-packets into packets, the plain way: byte by byte, after RFC 791, 768, 8200 and 9293 and
-//! what segmentation offload promises. It shares nothing with what it is there to check.
+//! Splits super-packets into packets byte by byte, as RFC 791, 768, 8200 and 9293 and segmentation
+//! offload require. It shares no code with the splitter under test.
 
 use super::Frame;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Where the parts of a packet stand.
+/// Offsets of the parts of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// 4 or 6.
     pub version: u8,
-    /// What the IP header carries; behind an IPv6 fragment header, what that carries.
+    /// Protocol behind the IP header, and behind an IPv6 fragment header.
     pub protocol: u8,
-    /// Where that begins.
+    /// Offset of the transport header.
     pub transport: usize,
-    /// Of a fragment, its identification.
+    /// Identification of a fragment.
     pub fragment: Option<u32>,
 }
 
@@ -23,7 +23,7 @@ impl Layout {
     /// Reads the IP header.
     ///
     /// # Panics
-    /// When it is none.
+    /// If it is invalid.
     pub fn of(packet: &[u8]) -> Layout {
         let version = packet[0] >> 4;
         if version == 4 {
@@ -36,7 +36,7 @@ impl Layout {
                 fragment: is_fragment.then_some(id),
             };
         }
-        assert_eq!(version, 6, "no IP packet: {packet:02x?}");
+        assert_eq!(version, 6, "not an IP packet: {packet:02x?}");
         if packet[6] != 44 {
             return Layout { version, protocol: packet[6], transport: 40, fragment: None };
         }
@@ -49,27 +49,27 @@ impl Layout {
         if self.version == 4 { &packet[12..20] } else { &packet[8..40] }
     }
 
-    /// Where the payload begins.
+    /// Offset of the payload.
     pub fn payload(self, packet: &[u8]) -> usize {
         let header = match self.protocol {
             TCP => usize::from(packet[self.transport + 12] >> 4) * 4,
             UDP => 8,
-            protocol => panic!("{protocol} is no protocol of the tests"),
+            protocol => panic!("protocol {protocol} is not used by the tests"),
         };
         self.transport + header
     }
 }
 
-/// The packets that a frame stands for, with all checksums finished.
+/// The packets of a frame, with complete checksums.
 ///
 /// # Panics
-/// When it is no frame of TCP or UDP that the kernel may segment.
+/// If it is not a frame of TCP or UDP that the kernel may segment.
 pub fn split(frame: &Frame) -> Vec<Vec<u8>> {
     let bytes = &frame.bytes;
     let Some(size) = frame.segment_size else {
         let mut packet = bytes.clone();
         if let Some((start, offset)) = frame.checksum {
-            // The pseudo-header's sum stands there already.
+            // The field contains the sum of the pseudo-header.
             let sum = !sum(&packet[start..]);
             store(&mut packet, start + offset, if sum == 0 && offset == 6 { 0xffff } else { sum });
         }
@@ -86,8 +86,8 @@ pub fn split(frame: &Frame) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A TCP checksum of zero is written as zero or as all ones, as the writer likes: the kernel has
-/// all ones (net/core/dev.c, `skb_checksum_help`). Here it is zero.
+/// Normalizes a TCP checksum of zero, which may be written as zero or as all ones; the kernel
+/// writes all ones (net/core/dev.c, `skb_checksum_help`).
 fn with_one_zero(packet: &mut [u8]) {
     let layout = Layout::of(packet);
     let place = layout.transport + 16;
@@ -140,8 +140,8 @@ fn segment(
     packet
 }
 
-/// Whether lengths and checksums of a whole packet are right; a UDP checksum may be absent over
-/// IPv4 only.
+/// Whether lengths and checksums of a complete packet are right; a UDP checksum may only be absent
+/// over IPv4.
 pub fn is_sound(packet: &[u8]) -> bool {
     let layout = Layout::of(packet);
     let field = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
@@ -189,9 +189,9 @@ fn store(packet: &mut [u8], at: usize, value: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::Way;
+    use crate::capture::Direction;
 
-    /// A super-packet as the kernel hands it out: sums of the pseudo-header only.
+    /// A super-packet as from the kernel, with sums of the pseudo-header only.
     fn frame(protocol: u8, payload: usize, size: usize) -> Frame {
         let transport = match protocol {
             TCP => {
@@ -207,25 +207,26 @@ mod tests {
         bytes.extend((0..payload).map(|at| at as u8));
         let offset = if protocol == TCP { 16 } else { 6 };
         let checksum = Some((20, offset));
-        Frame { way: Way::Out, bytes, segment_size: Some(size), checksum }
+        Frame { direction: Direction::Out, bytes, segment_size: Some(size), checksum }
     }
 
     #[test]
-    fn a_tcp_checksum_of_zero_is_the_same_however_it_is_written() {
+    fn both_forms_of_a_zero_tcp_checksum_are_equal() {
         let mut packet = split(&frame(TCP, 100, 300)).remove(0);
-        // In the urgent pointer it counts as much, and what is left of it is zero.
+        // Moving the sum into the urgent pointer leaves a checksum of zero.
         packet.copy_within(36..38, 38);
         for written in [[0, 0], [0xff, 0xff]] {
             packet[36..38].copy_from_slice(&written);
             assert!(is_sound(&packet));
             let bytes = packet.clone();
-            let frame = Frame { way: Way::Out, bytes, segment_size: None, checksum: None };
+            let frame =
+                Frame { direction: Direction::Out, bytes, segment_size: None, checksum: None };
             assert_eq!(split(&frame)[0][36..38], [0, 0]);
         }
     }
 
     #[test]
-    fn pieces_are_sound_and_together_the_whole_payload() {
+    fn segments_are_valid_and_contain_the_whole_payload() {
         for protocol in [TCP, UDP] {
             let frame = frame(protocol, 1000, 300);
             let packets = split(&frame);
@@ -236,7 +237,7 @@ mod tests {
             assert_eq!(payload, frame.bytes[at..]);
             for packet in &packets {
                 assert!(is_sound(packet), "{packet:02x?}");
-                // Another version or protocol would be read by other rules.
+                // These bytes select the rules for the others.
                 for place in (1..packet.len()).filter(|place| *place != 9) {
                     let mut other = packet.clone();
                     other[place] ^= 0x10;
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_wrap_and_flags_stand_on_the_first_or_the_last() {
+    fn sequence_numbers_wrap_and_flags_are_on_the_first_or_last_segment() {
         let packets = split(&frame(TCP, 600, 300));
         let [first, last] = [&packets[0], &packets[1]];
         assert_eq!((&first[4..6], &last[4..6]), (&[0xff, 0xff][..], &[0, 0][..]));

@@ -1,4 +1,4 @@
-//! A certificate for addresses, by an authority of its own.
+//! A certificate for addresses, with its own authority.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,27 +18,27 @@ pub struct Certificate {
     pub chain: String,
     /// Its private key.
     pub key: String,
-    /// Of its server.
+    /// Addresses of its server.
     pub addresses: Addresses,
     issuer: Rc<CertifiedIssuer<'static, KeyPair>>,
 }
 
 impl Certificate {
-    /// One for a server with these addresses.
+    /// A certificate for a server with these addresses.
     ///
     /// # Panics
-    /// When the system has no random numbers.
+    /// If the system has no random numbers.
     pub fn new(addresses: Addresses) -> Certificate {
         let mut authority = params();
-        // OpenSSL takes a certificate whose issuer has its own name for one that signed itself.
+        // OpenSSL treats a certificate as self-signed if its issuer has the same name.
         authority.distinguished_name.push(DnType::CommonName, "The rig's authority");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.key_usages.push(KeyUsagePurpose::KeyCertSign);
         let issuer = CertifiedIssuer::self_signed(authority, key());
-        signed(addresses, Rc::new(issuer.expect("the parameters are sound")), params())
+        signed(addresses, Rc::new(issuer.expect("the parameters are valid")), params())
     }
 
-    /// One of the same authority for another server.
+    /// A certificate of the same authority for another server.
     ///
     /// # Panics
     /// As [`Certificate::new`].
@@ -46,10 +46,10 @@ impl Certificate {
         signed(addresses, Rc::clone(&self.issuer), params())
     }
 
-    /// One of the same authority for a server that is known by these names, too.
+    /// A certificate of the same authority for a server that also has these names.
     ///
     /// # Panics
-    /// As [`Certificate::new`], and when one is no name.
+    /// As [`Certificate::new`], and if a name is invalid.
     pub fn of_names(&self, addresses: Addresses, names: &[&str]) -> Certificate {
         let mut server = params();
         let name = |name: &&str| (*name).try_into().expect("it is a name");
@@ -57,7 +57,7 @@ impl Certificate {
         signed(addresses, Rc::clone(&self.issuer), server)
     }
 
-    /// One of the same authority, which is valid from so many days after now to so many.
+    /// A certificate of the same authority with this validity, in days from now.
     ///
     /// # Panics
     /// As [`Certificate::new`].
@@ -70,7 +70,7 @@ impl Certificate {
 }
 
 fn params() -> CertificateParams {
-    CertificateParams::new(Vec::new()).expect("there is no name to be wrong")
+    CertificateParams::new(Vec::new()).expect("without names nothing is invalid")
 }
 
 fn key() -> KeyPair {
@@ -87,6 +87,6 @@ fn signed(
     server.subject_alt_names.extend(parsed.map(SanType::IpAddress));
     server.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     let key = key();
-    let chain = server.signed_by(&key, &*issuer).expect("the parameters are sound").pem();
+    let chain = server.signed_by(&key, &*issuer).expect("the parameters are valid").pem();
     Certificate { authority: issuer.pem(), chain, key: key.serialize_pem(), addresses, issuer }
 }

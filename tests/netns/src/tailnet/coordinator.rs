@@ -1,4 +1,4 @@
-//! The coordinator of a tailnet, on a host of its own: headscale, or ours.
+//! The coordinator of a tailnet on its own host: headscale, or ours.
 
 mod headscale;
 mod linerate;
@@ -12,13 +12,13 @@ use crate::host::{Host, Outcome};
 use crate::pair::Family;
 use crate::service::Service;
 
-/// Its files; they are gone with the host.
+/// Its files, which are removed with the host.
 const FOLDER: &str = "/run/rig/coordinator";
 
-/// The user that members are of.
+/// The owner of members.
 const USER: &str = "rig";
 
-/// Which program coordinates.
+/// The program that coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorKind {
     /// headscale.
@@ -30,10 +30,10 @@ pub enum CoordinatorKind {
 use CoordinatorKind::{Headscale, Linerate};
 
 impl CoordinatorKind {
-    /// The one that `LINERATE_NETNS_COORDINATOR` names; headscale without it.
+    /// The one named by `LINERATE_NETNS_COORDINATOR`; headscale by default.
     ///
     /// # Panics
-    /// When it names another.
+    /// If it is an unknown name.
     pub fn wanted() -> CoordinatorKind {
         match env::var("LINERATE_NETNS_COORDINATOR").as_deref() {
             Ok("linerate") => Linerate,
@@ -42,7 +42,7 @@ impl CoordinatorKind {
         }
     }
 
-    /// Its program, if it is there.
+    /// Its program, if it is installed.
     pub fn program(self) -> Option<PathBuf> {
         match self {
             Headscale => crate::peer("headscale"),
@@ -51,7 +51,7 @@ impl CoordinatorKind {
     }
 }
 
-/// A coordinator with TLS, the relay and STUN that are part of it, and no words to anybody else.
+/// A coordinator with TLS and its own relay and STUN. It contacts no other server.
 pub struct Coordinator {
     /// Its host.
     pub host: Host,
@@ -63,10 +63,10 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts it in a wired host.
+    /// Starts it on a connected host.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
+    /// If it does not start; its log is in the message.
     pub(super) fn start(
         kind: CoordinatorKind,
         host: Host,
@@ -84,20 +84,20 @@ impl Coordinator {
             Linerate => linerate::config(&url, own, [&chain, &key]),
         };
         host.write(kind.config_name(), &config);
-        let program = kind.program().expect("it was there at the start").display().to_string();
+        let program = kind.program().expect("it was found at the start").display().to_string();
         let auth_key = String::new();
         let mut coordinator = Coordinator { host, kind, program, service: None, url, auth_key };
-        coordinator.start_again();
+        coordinator.restart();
         coordinator.populate();
         coordinator
     }
 
-    /// Another server of ours beside this one, which clients know by the same key, on a host of the
-    /// network's with files `tls.pem` and `tls.key`, set up as this says.
+    /// Starts another server of ours with the same key, on a host of the network with files `tls.pem` and
+    /// `tls.key`, with this configuration.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
-    pub fn beside(&self, host: Host, url: &str, configuration: &str) -> Coordinator {
+    /// If it does not start; its log is in the message.
+    pub fn start_replica(&self, host: Host, url: &str, configuration: &str) -> Coordinator {
         host.run(format!("mkdir {FOLDER}"));
         host.write_secret("coordinator/noise.key", &self.host.read(&format!("{FOLDER}/noise.key")));
         host.write(self.kind.config_name(), configuration);
@@ -109,86 +109,86 @@ impl Coordinator {
             url: url.to_owned(),
             auth_key: String::new(),
         };
-        other.start_again();
+        other.restart();
         other
     }
 
-    /// Has the network a user, and a key by which any number of members join.
+    /// Creates a user, and a reusable key for members.
     pub fn populate(&mut self) {
         self.command(&format!("users create {USER}"));
         self.auth_key = self.new_auth_key("--reusable");
     }
 
-    /// Starts it once more, with what it kept; one that still runs is killed.
+    /// Kills it if it runs, and starts it with its stored state.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
-    pub fn start_again(&mut self) {
+    /// If it does not start; its log is in the message.
+    pub fn restart(&mut self) {
         self.service = None;
         let socket = format!("{FOLDER}/socket");
-        // What an earlier one left.
+        // The socket of an earlier process.
         self.host.run(format!("rm -f {socket}"));
         let trust = "SSL_CERT_FILE=/run/rig/ca.pem".to_owned();
         let program = ["env".into(), trust, self.program.clone()];
         let words = program.into_iter().chain(["--config".into(), self.config(), "serve".into()]);
         let service = Service::start(&self.host, "coordinator", words);
         let host = &self.host;
-        self.service = Some(service.until(|| host.has(&socket) && host.listens(443)));
+        self.service = Some(service.wait_until(|| host.has(&socket) && host.listens(443)));
     }
 
-    /// Starts it anew with more in its configuration.
+    /// Appends lines to its configuration and restarts it.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
+    /// If it does not start; its log is in the message.
     pub fn configure(&mut self, more: &str) {
         let text = self.host.read(&self.config());
         self.host.write(self.kind.config_name(), &format!("{text}\n{more}"));
-        self.start_again();
+        self.restart();
     }
 
-    /// Starts it anew with these keys in its configuration, before all tables.
+    /// Adds these keys before all tables of its configuration and restarts it.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
+    /// If it does not start; its log is in the message.
     pub fn set(&mut self, keys: &str) {
         self.change("", &format!("{keys}\n"));
-        self.start_again();
+        self.restart();
     }
 
-    /// The same with other words in the place of some.
+    /// Replaces text in its configuration and restarts it.
     ///
     /// # Panics
-    /// When they are not there, or it does not start; its log is in the message.
+    /// If the text is absent, or it does not start; its log is in the message.
     pub fn replace(&mut self, words: &str, by: &str) {
         self.change(words, by);
-        self.start_again();
+        self.restart();
     }
 
-    /// The same from its next start on.
+    /// Replaces text in its configuration, for its next start.
     ///
     /// # Panics
-    /// When the words are not there.
+    /// If the text is absent.
     pub fn change(&self, words: &str, by: &str) {
         let text = self.host.read(&self.config());
         assert!(text.contains(words), "no {words} in {text}");
         self.host.write(self.kind.config_name(), &text.replacen(words, by, 1));
     }
 
-    /// Ends it at once, as a power cut does.
+    /// Kills it, as a power cut does.
     pub fn kill(&mut self) {
         self.signal("KILL");
         self.service = None;
     }
 
-    /// Runs one of its commands, which are headscale's; what it printed.
+    /// Runs one of its commands, which are headscale's, and returns the output.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn command(&self, arguments: &str) -> String {
         self.host.run(format!("{} --config {} {arguments}", self.program, self.config()))
     }
 
-    /// The same, which may fail.
+    /// The same for a command that may fail.
     pub fn attempt(&self, arguments: &str) -> Outcome {
         self.host.attempt(format!("{} --config {} {arguments}", self.program, self.config()))
     }
@@ -196,7 +196,7 @@ impl Coordinator {
     /// Its pid inside its host.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it does not run.
     pub fn pid(&self) -> u32 {
         self.running().pid()
     }
@@ -205,32 +205,32 @@ impl Coordinator {
         self.service.as_ref().expect("it runs")
     }
 
-    /// Which it is.
+    /// The program.
     pub fn kind(&self) -> CoordinatorKind {
         self.kind
     }
 
-    /// Where members find it.
+    /// Its URL for members.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The same by its IPv6 address.
+    /// The same with its IPv6 address.
     pub fn url_of_ipv6(&self) -> String {
         format!("https://[{}]", Switch::coordinator().of(Family::V6))
     }
 
-    /// A key by which any number of members join.
+    /// A reusable key for members.
     pub fn auth_key(&self) -> &str {
         &self.auth_key
     }
 
-    /// A further one, for one member, with these options of `preauthkeys create`.
+    /// A new key for one member, with these options of `preauthkeys create`.
     pub fn new_auth_key(&self, options: &str) -> String {
         self.auth_key_of("--user 1", options)
     }
 
-    /// The same for a member of another owner: an option of `preauthkeys create` as well.
+    /// The same for another owner, which is an option of `preauthkeys create` as well.
     pub fn auth_key_of(&self, owner: &str, options: &str) -> String {
         let made = self.command(&format!(
             "preauthkeys create {owner} --expiration 24h --output json {options}"
@@ -239,16 +239,17 @@ impl Coordinator {
         made["key"].as_str().expect("the coordinator made a key").to_owned()
     }
 
-    /// All nodes, as it says.
+    /// The list of all nodes.
     ///
     /// # Panics
-    /// When it does not say.
+    /// If the command fails.
     pub fn nodes(&self) -> Vec<serde_json::Value> {
         let nodes = self.command("nodes list --output json");
         serde_json::from_str(&nodes).expect("a list of nodes")
     }
 
-    /// Allows all members to be relayed by the one with this address, and everything else.
+    /// Sets a policy that allows all traffic, and allows the member with this address to relay for
+    /// all.
     pub fn allow_relay(&self, relay: &str) {
         let policy = format!(
             r#"{{"acls": [{{"action": "accept", "src": ["*"], "dst": ["*:*"]}}],
@@ -259,12 +260,12 @@ impl Coordinator {
         self.command(&format!("policy set -f {file}"));
     }
 
-    /// What it has printed since its start.
+    /// Its output since the last start.
     pub fn log(&self) -> String {
         self.host.read("/run/rig/coordinator.log")
     }
 
-    /// Sends it a signal, by name: `STOP`, `CONT`, ...
+    /// Sends a signal by name: `STOP`, `CONT`, ...
     pub fn signal(&self, signal: &str) {
         self.running().signal(signal);
     }

@@ -1,5 +1,4 @@
-//! What boxes run for those behind them: a translator to IPv4 with the names that tell of it, and a
-//! proxy.
+//! Services of boxes for hosts behind them: NAT64 with DNS64 names, and a proxy.
 
 use std::env;
 use std::time::Duration;
@@ -10,26 +9,26 @@ use crate::names::serve_names;
 use crate::service::Service;
 use crate::wait::eventually;
 
-/// Where the proxy is found.
+/// Address of the proxy.
 pub const PROXY_VARIABLE: &str = "HTTPS_PROXY=http://192.168.0.1:3128";
 
-/// It connects to nothing but HTTPS, as most do.
+/// It only connects to the HTTPS port, as most proxies do.
 const TINYPROXY: &str = "Port 3128\nListen 192.168.0.1\nTimeout 600\nConnectPort 443\n";
 
-/// RFC 6052 section 3.1 bars private addresses from the well-known prefix, and tayga drops them, so
-/// that this network has its own.
+/// RFC 6052 section 3.1 bars private addresses from the well-known prefix, and tayga drops them. So
+/// this network has its own prefix.
 const PREFIX: &str = "2001:db8:64::";
 
 /// Each host inside gets an address of the pool, which the box then masquerades.
 const POOL: &str = "192.168.200.0/24";
 
-/// By which a host finds out the prefix (RFC 7050 section 2.2).
+/// Names by which a host discovers the prefix (RFC 7050 section 2.2).
 const WELL_KNOWN: [&str; 2] = ["c000:aa", "c000:ab"];
 
-/// Within this tayga has its interface.
+/// Time in which tayga creates its interface.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What a box runs.
+/// The program that a box needs.
 pub fn program(nat: Nat) -> Option<&'static str> {
     match nat {
         Nat::Nat64 => Some("tayga"),
@@ -40,7 +39,7 @@ pub fn program(nat: Nat) -> Option<&'static str> {
 
 /// Whether a program is not installed, which is announced.
 pub fn is_missing(program: &'static str) -> bool {
-    // Where root's PATH looks, too.
+    // Includes root's PATH.
     let path = env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let is_there = env::split_paths(&path).any(|folder| folder.join(program).exists());
     if !is_there {
@@ -49,10 +48,10 @@ pub fn is_missing(program: &'static str) -> bool {
     !is_there
 }
 
-/// Starts what a box runs for a host behind it; `inside` is its IPv6 address there.
+/// Starts the box's services for a host behind it; `inside` is its IPv6 address there.
 ///
 /// # Panics
-/// When it does not start.
+/// If they do not start.
 pub fn serve(nat: Nat, router: &Host, inside: &str, host: &Host) -> Option<Service> {
     match nat {
         Nat::Nat64 => {
@@ -67,7 +66,7 @@ pub fn serve(nat: Nat, router: &Host, inside: &str, host: &Host) -> Option<Servi
             let config = router.write("tinyproxy.conf", TINYPROXY);
             let words = ["tinyproxy", "-d", "-c", &config];
             let is_there = || router.listens(3128);
-            Some(Service::start(router, "tinyproxy", words).until(is_there))
+            Some(Service::start(router, "tinyproxy", words).wait_until(is_there))
         }
         _ => None,
     }
@@ -83,7 +82,7 @@ fn translate(router: &Host) -> Service {
         ),
     );
     let words = ["tayga", "--nodetach", "--config", &config];
-    let service = Service::start(router, "tayga", words).until(|| router.has_device("nat64"));
+    let service = Service::start(router, "tayga", words).wait_until(|| router.has_device("nat64"));
     // It opens the interface before it reads from it.
     eventually("tayga's interface is up", PATIENCE, || router.attempt("ip link set nat64 up").ok);
     router.run(format!("ip route add {PREFIX}/96 dev nat64 && ip route add {POOL} dev nat64"));

@@ -1,9 +1,9 @@
-//! A network behind a router, with a host in it, and behind that a piece of the rest of the world.
+//! A network behind a router with one host, which also has an address of the Internet.
 
 use crate::cable::{address, cable};
 use crate::host::Host;
 
-/// The network, with the addresses in it.
+/// The network and its addresses.
 pub struct Lan;
 
 impl Lan {
@@ -11,12 +11,12 @@ impl Lan {
     pub const NETWORK: &str = "192.168.77.0/24";
     /// The router's address there.
     pub const ROUTER: &str = "192.168.77.1";
-    /// A host's.
+    /// The host's address.
     pub const HOST: &str = "192.168.77.2";
-    /// An address of the rest of the world, which the host has too.
+    /// An address of the Internet, which the host also has.
     pub const WORLD: &str = "203.0.113.1";
 
-    /// The host behind a router. Whether the router forwards is not changed.
+    /// Adds the host behind a router. Does not enable forwarding on the router.
     pub fn behind(router: &Host) -> Host {
         let behind = Host::new("behind");
         cable(router, "lan", &behind, "eth0", 1500);

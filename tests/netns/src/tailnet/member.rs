@@ -1,4 +1,5 @@
-//! A host that has joined, by linerate or by tailscaled: both answer the same questions alike.
+//! A host that has joined a tailnet, by linerate or by tailscaled, with the same interface for
+//! both.
 
 use std::path::PathBuf;
 use std::thread;
@@ -16,18 +17,18 @@ use crate::wait::eventually;
 
 const INTERFACE: &str = "tailnet0";
 
-/// Where a host has the files of its member; they are gone with the host.
+/// Files of a member, which are removed with the host.
 const STATE: &str = "/run/rig/member";
 const SOCKET: &str = "/run/rig/tailscaled.sock";
 const LOG: &str = "/run/rig/join.log";
 
-/// Within this what members agree on has happened. tailscaled has its first answer 5 s after it began.
+/// Time in which members reach an agreed state. tailscaled needs 5 s for its first answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Lines of a log that a failed test prints.
 const LOG_TAIL: &str = "60";
 
-/// Whose program a member runs.
+/// The implementation of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberKind {
     /// Ours.
@@ -36,29 +37,29 @@ pub enum MemberKind {
     Tailscaled,
 }
 
-/// A program that makes a host a member.
+/// A program that joins a host to a tailnet.
 #[derive(Clone, Debug)]
 pub struct MemberProgram {
-    /// Whose it is.
+    /// The implementation.
     pub kind: MemberKind,
-    /// The binary that a member runs.
+    /// The daemon's binary.
     pub daemon: PathBuf,
-    /// What asks it.
+    /// The client's binary.
     pub client: PathBuf,
-    /// What its environment has, as `NAME=VALUE`.
+    /// Environment variables as `NAME=VALUE`.
     pub environment: Vec<String>,
 }
 
-/// The way from one member to another.
+/// The path from one member to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// From address to address; which the other's is.
+    /// Direct, to this address of the other.
     Direct(String),
-    /// By another node that relays, at an address and network number.
+    /// Through a peer relay, at this address and network number.
     PeerRelay(String),
-    /// By a relay, of this region.
+    /// Through a DERP relay of this region.
     Relay(String),
-    /// There is none yet.
+    /// No path yet.
     None,
 }
 
@@ -73,10 +74,10 @@ pub struct Member {
 }
 
 impl From<MemberKind> for MemberProgram {
-    /// The one that is installed.
+    /// The installed program.
     ///
     /// # Panics
-    /// When none is.
+    /// If it is not installed.
     fn from(kind: MemberKind) -> MemberProgram {
         let peer = |name| crate::peer(name).unwrap_or_else(|| panic!("{name} is not installed"));
         let (daemon, client) = match kind {
@@ -94,14 +95,14 @@ impl Member {
     /// The interface of every member.
     pub const INTERFACE: &str = INTERFACE;
 
-    /// The folder of every member's state.
+    /// The state folder of every member.
     pub const STATE: &str = STATE;
 
-    /// Has a host of the tailnet join, and waits until it is connected. `flags` are of `tailscale up`
-    /// as of `linerate join`.
+    /// Joins a host to the tailnet, and waits until it is connected. `flags` are those of `tailscale up`
+    /// and of `linerate join`.
     ///
     /// # Panics
-    /// When it does not; what it said is in the message.
+    /// If it fails; its output is in the message.
     pub fn join(
         tailnet: &Tailnet,
         host: Host,
@@ -112,10 +113,10 @@ impl Member {
         Member::join_at(coordinator.url(), coordinator.auth_key(), host, program, flags)
     }
 
-    /// The same at any coordinator, by this auth key.
+    /// The same with any coordinator and this auth key.
     ///
     /// # Panics
-    /// When it does not join; what it said is in the message.
+    /// If it does not join; its output is in the message.
     pub fn join_at(
         url: &str,
         key: &str,
@@ -130,10 +131,10 @@ impl Member {
         member
     }
 
-    /// One that has not joined yet: of linerate nothing runs.
+    /// A member that has not joined yet: for linerate no process runs.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
+    /// If it does not start; its log is in the message.
     pub fn start(host: Host, program: impl Into<MemberProgram>) -> Member {
         let program = program.into();
         let daemon = match program.kind {
@@ -143,13 +144,13 @@ impl Member {
         Member { host, addresses: Addresses::from_texts("", ""), program, daemon }
     }
 
-    /// Logs in with a key: how that ended, with what was said in `stderr`.
+    /// Logs in with a key. The output is in `stderr`.
     pub fn log_in(&self, url: &str, key: &str, flags: &str) -> Outcome {
         let key = format!("file:{}", self.host.write_secret("auth.key", key));
         let name = self.host.name();
         match self.program.kind {
             MemberKind::Linerate => {
-                self.start_again(&format!("{url} --auth-key={key} --hostname={name} {flags}"))
+                self.restart(&format!("{url} --auth-key={key} --hostname={name} {flags}"))
             }
             MemberKind::Tailscaled => self.attempt(&format!(
                 "up --login-server={url} --auth-key={key} --hostname={name} --timeout=30s {flags}"
@@ -157,14 +158,14 @@ impl Member {
         }
     }
 
-    /// Runs `linerate join` with these words: how that ended, with what it said in `stderr`.
-    pub fn start_again(&self, words: &str) -> Outcome {
+    /// Runs `linerate join` with these arguments. The output is in `stderr`.
+    pub fn restart(&self, words: &str) -> Outcome {
         self.start_as(INTERFACE, words)
     }
 
-    /// Starts one with another name and the same state.
+    /// The same with another interface name and the same state.
     pub fn start_as(&self, interface: &str, words: &str) -> Outcome {
-        // A daemon in the background would hold a pipe open.
+        // A daemon in the background would keep a pipe open.
         let line = self.words(&format!("join --state-dir={STATE} {words} {interface}"));
         let mut outcome = self.host.attempt(format!(
             "mktemp {LOG}.XXXXXX | tee {LOG}; {line} </dev/null >$(cat {LOG}) 2>&1"
@@ -173,7 +174,7 @@ impl Member {
         outcome
     }
 
-    /// Runs a command of the unmodified tailscale(1), which speaks to both.
+    /// Runs a command of the unmodified tailscale(1), which connects to both implementations.
     pub fn tailscale(&self, arguments: &str) -> Outcome {
         let client = crate::peer("tailscale").expect("the tailnet started with it");
         let socket = match self.program.kind {
@@ -198,14 +199,14 @@ impl Member {
         }
     }
 
-    /// What it says of itself and of the others.
+    /// Its status and those of its peers.
     ///
     /// # Panics
-    /// When it does not say, or other than as JSON.
+    /// If the command fails or prints invalid JSON.
     pub fn status(&self) -> Value {
-        let asked = self.attempt("status --json");
-        let parsed = serde_json::from_str(&asked.stdout);
-        parsed.unwrap_or_else(|error| panic!("{}: {error}: {asked:?}", self.host.name()))
+        let output = self.attempt("status --json");
+        let parsed = serde_json::from_str(&output.stdout);
+        parsed.unwrap_or_else(|error| panic!("{}: {error}: {output:?}", self.host.name()))
     }
 
     fn own_addresses(&self) -> Addresses {
@@ -223,7 +224,7 @@ impl Member {
         }
     }
 
-    /// The way that it sends to another by, as it says.
+    /// The path by which it sends to another, from its status.
     pub fn path_to(&self, other: &Member) -> Path {
         let status = self.status();
         let peers = status["Peer"].as_object().into_iter().flat_map(|peers| peers.values());
@@ -242,12 +243,12 @@ impl Member {
         }
     }
 
-    /// Waits until the region of its home relay is this one.
+    /// Waits until its home relay is in this region.
     ///
     /// # Panics
-    /// When it does not get so.
-    pub fn wait_for_home(&self, region: &str) {
-        eventually(&format!("the home is {region}"), PATIENCE, || {
+    /// If that does not happen.
+    pub fn wait_for_home_relay(&self, region: &str) {
+        eventually(&format!("the home relay is in {region}"), PATIENCE, || {
             self.status()["Self"]["Relay"].as_str() == Some(region)
         });
     }
@@ -260,7 +261,7 @@ impl Member {
     /// Pings another in the tailnet until it answers.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub fn reaches(&self, other: &Member, family: Family) {
         let target = other.addresses.of(family);
         let what = format!("{} reaches {}, {target}", self.host.name(), other.host.name());
@@ -269,15 +270,15 @@ impl Member {
         });
     }
 
-    /// Waits until it sends to another directly, with some traffic that makes it look for a way.
+    /// Waits until it sends to another directly, with some traffic that makes it search for a path.
     /// Returns the address to which it sends. On a busy machine a direct path may be in doubt for some
     /// seconds at any time.
     ///
     /// # Panics
-    /// When it does not.
-    pub fn becomes_direct(&self, other: &Member) -> String {
+    /// If it does not.
+    pub fn wait_until_direct(&self, other: &Member) -> String {
         let target = other.addresses.of(Family::V4);
-        let what = format!("a direct way from {} to {}", self.host.name(), other.host.name());
+        let what = format!("a direct path from {} to {}", self.host.name(), other.host.name());
         let mut at = None;
         eventually(&what, PATIENCE, || {
             ping(&self.host, format!("-c 1 -W 1 {target}"));
@@ -288,12 +289,12 @@ impl Member {
         at.expect("it is direct")
     }
 
-    /// Waits until it sends to another by a node that relays at this address, with some traffic that
-    /// makes it look for a way.
+    /// Waits until it sends to another through a peer relay at this address, with some traffic that
+    /// makes it search for a path.
     ///
     /// # Panics
-    /// When it does not.
-    pub fn becomes_relayed(&self, other: &Member, relay: &str) {
+    /// If it does not.
+    pub fn wait_until_relayed(&self, other: &Member, relay: &str) {
         let target = other.addresses.of(Family::V4);
         let what = format!("{} to {} by {relay}", self.host.name(), other.host.name());
         eventually(&what, PATIENCE, || {
@@ -302,28 +303,28 @@ impl Member {
         });
     }
 
-    /// Has it relay for others at this UDP port; empty for not any more.
+    /// Makes it a peer relay at this UDP port; an empty text disables that.
     ///
     /// # Panics
-    /// When it refuses.
-    pub fn relays_at(&self, port: &str) {
+    /// If it refuses.
+    pub fn set_relay_port(&self, port: &str) {
         let interface = if self.kind() == MemberKind::Linerate { INTERFACE } else { "" };
         let set = self.attempt(&format!("set {interface} --relay-server-port={port}"));
         assert!(set.ok, "{}: {set:?}", self.host.name());
     }
 
-    /// Sends tailscaled a signal, by name: `STOP`, `CONT`, ...
+    /// Sends a signal to tailscaled by name: `STOP`, `CONT`, ...
     ///
     /// # Panics
-    /// When it does not run it.
+    /// If it is not tailscaled.
     pub fn signal(&self, signal: &str) {
         self.daemon.as_ref().expect("tailscaled runs").signal(signal);
     }
 
-    /// The pid inside the host of the process that serves its interface.
+    /// The pid, inside the host, of the process with its interface.
     ///
     /// # Panics
-    /// When none does.
+    /// If there is none.
     pub fn pid(&self) -> u32 {
         self.host.daemon_of(INTERFACE).expect("a member serves its interface")
     }
@@ -350,5 +351,5 @@ fn start_tailscaled(host: &Host, program: &MemberProgram) -> Service {
         environment(program),
         program.daemon.display()
     );
-    Service::start(host, "tailscaled", words.split_whitespace()).until(|| host.has(SOCKET))
+    Service::start(host, "tailscaled", words.split_whitespace()).wait_until(|| host.has(SOCKET))
 }

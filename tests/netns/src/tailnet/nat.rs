@@ -1,13 +1,13 @@
-//! Boxes that hosts are behind, each by real rules of the kernel.
+//! NAT boxes in front of hosts, each by real rules of the kernel.
 //!
-//! How a box maps and filters are the words of RFC 4787 and, in short, of RFC 3489. Linux maps by
-//! endpoint where it may keep the port, so that a mapping looks the same from everywhere; what is
-//! called symmetric here takes a port by chance.
+//! Mapping and filtering are named as in RFC 4787 and, in short, RFC 3489. Linux's mapping depends
+//! on the endpoint but preserves the port if possible, so that it appears the same from everywhere;
+//! the boxes called symmetric here take a random port.
 
 use super::gateway;
 use crate::host::Host;
 
-/// What most have: nothing new enters, and the port is kept.
+/// Rules of most boxes: new flows from outside are dropped, and the port is preserved.
 const RULES: &str = "
 table ip nat {
   set sent {
@@ -39,20 +39,20 @@ table inet filter {
 }
 ";
 
-/// Has a host hear no UDP any more; who sends it is told nothing of that.
+/// Drops all UDP packets that arrive at a host. The sender gets no ICMP error.
 ///
 /// # Panics
-/// When the kernel refuses.
-pub fn deafen(host: &Host) {
+/// If the kernel refuses.
+pub fn drop_udp(host: &Host) {
     let rules = host.write("deaf", DEAF);
     host.run(format!("nft -f {rules}"));
 }
 
-/// Has it hear again.
+/// Undoes [`drop_udp`].
 ///
 /// # Panics
-/// When it was not deaf.
-pub fn hears(host: &Host) {
+/// If it was not in effect.
+pub fn accept_udp(host: &Host) {
     host.run("nft delete table inet deaf");
 }
 
@@ -68,36 +68,37 @@ table inet deaf {
 /// A box between a host and the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Nat {
-    /// Whoever sends to its port reaches the host.
+    /// Every sender reaches the host at its mapped port.
     FullCone,
-    /// The same, and the host reaches itself by the outer address.
+    /// The same, and the host can reach itself by the outer address.
     Hairpin,
-    /// Whom the host sent to does.
+    /// Only addresses to which the host has sent reach it.
     AddressRestricted,
-    /// Whom the host sent to does, from the same port: what most boxes are.
+    /// Only addresses and ports to which the host has sent reach it, as with most boxes.
     PortRestricted,
-    /// The same, but it answers what nobody asked for, and so takes note of it: what comes first
-    /// from outside has the box move the port of what goes there later.
+    /// The same, but the box itself answers unexpected packets and creates a flow for them. If a
+    /// packet from outside arrives first, the box therefore moves the port of later packets to that
+    /// address.
     WithoutInputDrop,
-    /// The same as port-restricted, but each destination sees another port.
+    /// As port-restricted, but with another port for each destination.
     Symmetric,
-    /// A symmetric one that routes IPv6, of which nothing new enters.
+    /// A symmetric one that routes IPv6, without new flows from outside.
     WithIpv6,
     /// A port-restricted one behind another.
     Double,
-    /// A port-restricted one that forgets what is silent for 20 seconds.
+    /// A port-restricted one that deletes flows that are silent for 20 seconds.
     Forgetful,
-    /// It passes no UDP.
+    /// It drops UDP.
     WithoutUdp,
-    /// It passes HTTPS alone.
+    /// It only allows HTTPS.
     OnlyHttps,
-    /// A port-restricted one that routes IPv6, of which nothing new enters.
+    /// A port-restricted one that routes IPv6, without new flows from outside.
     ConeWithIpv6,
-    /// Inside is IPv6 alone, of which nothing new enters.
+    /// Only IPv6 inside, without new flows from outside.
     OnlyIpv6,
-    /// The same, and IPv4 outside is reached by translation (NAT64), port-restricted.
+    /// The same, with IPv4 outside by translation (NAT64), port-restricted.
     Nat64,
-    /// It passes nothing, but is a proxy for HTTP's CONNECT to port 443.
+    /// It forwards nothing, but is a proxy for HTTP's CONNECT to port 443.
     OnlyProxy,
 }
 
@@ -131,7 +132,7 @@ impl Nat {
         !matches!(self, Nat::OnlyIpv6 | Nat::Nat64)
     }
 
-    /// What programs behind it find in their environment.
+    /// Environment variables of programs behind it.
     pub fn environment(self) -> Vec<String> {
         match self {
             Nat::OnlyProxy => vec![gateway::PROXY_VARIABLE.to_owned()],
@@ -139,14 +140,14 @@ impl Nat {
         }
     }
 
-    /// Whether a program that it takes is not installed; a test leaves it out then, which is
+    /// Whether a program that it needs is not installed; then the test skips it, which is
     /// announced.
     pub fn is_missing(self) -> bool {
         gateway::program(self).is_some_and(gateway::is_missing)
     }
 
-    /// Makes a router between the devices `lan` and `wan` this box, before the host with this
-    /// address.
+    /// Configures this box on a router with the devices `lan` and `wan`, in front of the host with
+    /// this address.
     pub(super) fn set(self, router: &Host, inside: &str) {
         let to_the_host = match self {
             Nat::FullCone => format!("iifname wan meta l4proto udp dnat to {inside}"),

@@ -1,11 +1,12 @@
-//! A box that maps ports for who asks it, by the real miniupnpd.
+//! A box that maps ports on request, by the real miniupnpd.
 
 use crate::host::Host;
 use crate::service::Service;
 
 const PROGRAM: &str = "miniupnpd";
 
-/// What miniupnpd changes. `ct status dnat` lets what it leads inside through the box's own filter.
+/// Chains that miniupnpd changes. `ct status dnat` allows mapped packets through the box's own
+/// filter.
 const TABLE: &str = "
 table inet mapped {
   chain forward { }
@@ -18,7 +19,7 @@ table inet mapped {
 }
 ";
 
-/// NAT-PMP begins with a 0, PCP with a 2.
+/// NAT-PMP starts with a 0, PCP with a 2.
 const WITHOUT_PCP: &str = "
 table inet without_pcp {
   chain in {
@@ -28,28 +29,28 @@ table inet without_pcp {
 }
 ";
 
-/// Which protocols a box speaks.
+/// The protocols of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
     /// PCP and NAT-PMP.
     Pcp,
-    /// NAT-PMP alone; PCP is not answered.
+    /// Only NAT-PMP; PCP requests are dropped.
     NatPmp,
-    /// UPnP alone.
+    /// Only UPnP.
     Upnp,
 }
 
 /// A box with a miniupnpd.
 pub struct PortMapper {
     router: Host,
-    /// Where the box is reached by what it mapped.
+    /// The external address of its mappings.
     pub external: String,
     mapping: Mapping,
     service: Option<Service>,
 }
 
 impl PortMapper {
-    /// Whether it is there; else a test is skipped, which is announced.
+    /// Whether it is not installed; then a test is skipped, which is announced.
     pub fn is_missing() -> bool {
         let found = std::env::var_os("PATH").is_some_and(|path| {
             std::env::split_paths(&path).any(|folder| folder.join(PROGRAM).exists())
@@ -60,7 +61,7 @@ impl PortMapper {
         !found
     }
 
-    /// Starts one that has this address, on a box between the devices `lan` and `wan`.
+    /// Starts one with this address, on a box with the devices `lan` and `wan`.
     pub(super) fn start(router: Host, external: String, mapping: Mapping) -> PortMapper {
         let tables = if mapping == Mapping::NatPmp { [TABLE, WITHOUT_PCP] } else { [TABLE, ""] };
         let tables = router.write("mapped.nft", &tables.concat());
@@ -89,10 +90,10 @@ impl PortMapper {
         let port = if self.mapping == Mapping::Upnp { "1900" } else { "5351" };
         let is_there = move || router.run(format!("ss -Hlun sport = :{port}")).contains(port);
         self.service =
-            Some(Service::start(&self.router, PROGRAM, words.split(' ')).until(is_there));
+            Some(Service::start(&self.router, PROGRAM, words.split(' ')).wait_until(is_there));
     }
 
-    /// Ends it as if the box lost its power, and starts it again: nothing is mapped any more.
+    /// Kills it and starts it again without its mappings, as after a power cut.
     pub fn restart(&mut self) {
         self.service = None;
         self.router.run("rm /run/rig/miniupnpd.pid");
@@ -102,7 +103,7 @@ impl PortMapper {
         self.serve();
     }
 
-    /// The rules by which it leads to the host.
+    /// The rules of its mappings.
     pub fn mapped(&self) -> Vec<String> {
         let rules = self.router.run("nft list chain inet mapped leads");
         rules.lines().filter(|line| line.contains("dnat")).map(|line| line.trim().into()).collect()

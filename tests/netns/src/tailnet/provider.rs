@@ -1,5 +1,4 @@
-//! A provider of identities on the coordinator's host: the one of npm's oidc-provider, where users
-//! log in by their names.
+//! An identity provider on the coordinator's host: npm's oidc-provider, where users log in by name.
 
 use std::path::PathBuf;
 
@@ -12,24 +11,24 @@ use crate::service::Service;
 
 const PORT: u16 = 4000;
 const CALLBACK: &str = "/oidc/callback";
-/// Where a browser has its cookies.
+/// The browser's cookies.
 const JAR: &str = "/run/rig/cookies";
 
-/// A provider of identities.
+/// An identity provider.
 pub struct Provider {
     host: Host,
     url: String,
     service: Option<Service>,
 }
 
-/// What a browser ended at.
+/// The last page of a browser.
 #[derive(Debug)]
 pub struct Page {
-    /// The status of HTTP.
+    /// The HTTP status.
     pub status: u16,
-    /// Where it is.
+    /// Its URL.
     pub url: String,
-    /// What it says, as HTML.
+    /// Its HTML.
     pub text: String,
 }
 
@@ -37,7 +36,7 @@ impl Page {
     /// The value of a hidden field.
     ///
     /// # Panics
-    /// When there is none.
+    /// If it is absent.
     pub fn field(&self, name: &str) -> String {
         let field = self.text.split(&format!("name=\"{name}\" value=\"")).nth(1);
         let value = field.and_then(|rest| rest.split('"').next());
@@ -46,18 +45,18 @@ impl Page {
 }
 
 impl Provider {
-    /// Where `tests/netns/peers` has put it, if it could.
+    /// The path where `tests/netns/peers` installs it, if it exists.
     pub fn program() -> Option<PathBuf> {
         let path = peers().parent()?.join("provider/provider.js");
         path.is_file().then_some(path)
     }
 
-    /// Starts it with these users, an object of claims by name, and has the coordinator know it;
-    /// `more` stands in the table of its configuration. Nothing where the provider is not built,
-    /// which is announced.
+    /// Starts it with these users, an object of claims by name, and configures the coordinator for it;
+    /// `more` are lines of that configuration table. `None` if the provider is not built, which is
+    /// announced.
     ///
     /// # Panics
-    /// When either does not start; its log is in the message.
+    /// If either does not start; its log is in the message.
     pub fn start(coordinator: &mut Coordinator, users: &Value, more: &str) -> Option<Provider> {
         if Provider::program().is_none() {
             skips::skip("oidc-provider (tests/netns/peers tailnet)");
@@ -67,7 +66,7 @@ impl Provider {
         let url = format!("{}:{PORT}", coordinator.url());
         let mut provider = Provider { host, url, service: None };
         provider.set_users(users);
-        provider.start_again();
+        provider.restart();
         coordinator.configure(&format!(
             "[oidc]\nissuer = \"{}\"\nclient_id = \"net\"\nclient_secret = \"hush\"\n{more}\n",
             provider.url
@@ -75,18 +74,18 @@ impl Provider {
         Some(provider)
     }
 
-    /// Sets who there is, from the next login on.
+    /// Sets the users, from the next login on.
     pub fn set_users(&self, users: &Value) {
         self.host.write("users.json", &users.to_string());
     }
 
-    /// Starts it, with new keys.
+    /// Starts it with new keys.
     ///
     /// # Panics
-    /// When it does not start; its log is in the message.
-    pub fn start_again(&mut self) {
+    /// If it does not start; its log is in the message.
+    pub fn restart(&mut self) {
         self.service = None;
-        let program = Provider::program().expect("it was there at the start");
+        let program = Provider::program().expect("it was found at the start");
         let callback = self.url.replace(&format!(":{PORT}"), CALLBACK);
         let words = format!(
             "node {} {} /run/rig/tls.pem /run/rig/tls.key /run/rig/users.json {callback}",
@@ -94,7 +93,7 @@ impl Provider {
             self.url
         );
         let service = Service::start(&self.host, "provider", words.split(' '));
-        self.service = Some(service.until(|| self.host.listens(PORT)));
+        self.service = Some(service.wait_until(|| self.host.listens(PORT)));
     }
 
     /// Ends it.
@@ -102,10 +101,10 @@ impl Provider {
         self.service = None;
     }
 
-    /// Opens a link in a browser and logs in as somebody: where that ends.
+    /// Opens a link in a browser and logs in as `user`. Returns the last page.
     ///
     /// # Panics
-    /// When the provider has other pages than it should.
+    /// If the provider has unexpected pages.
     pub fn log_in(&self, browser: &Host, link: &str, user: &str) -> Page {
         browser.run(format!("rm -f {JAR}"));
         let page = open(browser, link, &[]);
@@ -114,16 +113,16 @@ impl Provider {
         open(browser, &page.url, &[("prompt", "consent")])
     }
 
-    /// Opens a link in a browser with an empty jar of cookies.
+    /// Opens a link in a browser without cookies.
     pub fn open(browser: &Host, link: &str) -> Page {
         browser.run(format!("rm -f {JAR}"));
         open(browser, link, &[])
     }
 
-    /// Presses the button of the coordinator's question.
+    /// Confirms the coordinator's question.
     ///
     /// # Panics
-    /// When there is none.
+    /// If the question is absent.
     pub fn confirm(&self, browser: &Host, question: &Page) -> Page {
         let token = question.field("token");
         let url = self.url.replace(&format!(":{PORT}"), "/oidc/confirm");
@@ -131,7 +130,7 @@ impl Provider {
     }
 }
 
-/// Opens a page, or posts a form, and goes where that leads.
+/// Opens a page or posts a form, and follows redirects.
 fn open(browser: &Host, url: &str, form: &[(&str, &str)]) -> Page {
     let fields: Vec<String> =
         form.iter().map(|(name, value)| format!("--data-urlencode '{name}={value}'")).collect();

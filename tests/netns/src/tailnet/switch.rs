@@ -1,7 +1,7 @@
-//! A switch with a coordinator's host at it, and the hosts that reach that.
+//! A switch with the coordinator's host and other hosts.
 //!
-//! What is behind boxes has routers between, as on the Internet: what is to pass the own box and
-//! none of another's has its TTL end there.
+//! Routers connect the boxes, as on the Internet: a packet with a small TTL passes the sender's box
+//! and expires before any other box.
 //!
 //! ```text
 //!   host ── box ── access router ──┐                       ┌── access router ── box ── host
@@ -18,27 +18,27 @@ use crate::host::Host;
 use crate::pair::{Addresses, Family};
 use crate::service::Service;
 
-/// The number of the network of the switch, and of the coordinator in it.
+/// Network number of the switch, and host number of the coordinator.
 const SWITCH: u8 = 1;
 const COORDINATOR: u8 = 1;
-/// That of the router between all that is not on the switch.
+/// Host number of the router between all networks that are not on the switch.
 const BACKBONE: u8 = 254;
-/// The networks between boxes and the routers before them.
+/// Networks between boxes and the routers in front of them.
 const LINKS: [&str; 2] = ["10.2.0.0/16", "fd02::/16"];
 
 /// A switch; hosts are added to it.
 pub struct Switch {
     host: Host,
     used: Cell<u8>,
-    /// Whom hosts trust, in PEM.
+    /// The authority that hosts trust, in PEM.
     authority: String,
     backbone: Host,
-    /// What lives as long as the network.
+    /// Hosts that live as long as the network.
     routers: RefCell<Vec<Host>>,
     behind: RefCell<Vec<Behind>>,
 }
 
-/// What is before a host.
+/// The devices in front of a host.
 struct Behind {
     host: String,
     number: u8,
@@ -47,7 +47,7 @@ struct Behind {
     _service: Option<Service>,
 }
 
-/// Where a host is.
+/// How a host is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Uplink {
     /// On the switch, as in the same room.
@@ -57,7 +57,7 @@ pub enum Uplink {
 }
 
 impl Switch {
-    /// A switch and the coordinator's host. Hosts find this authority in /run/rig/ca.pem.
+    /// A switch and the coordinator's host. Hosts have this authority in /run/rig/ca.pem.
     pub fn new(authority: &str) -> (Switch, Host) {
         let switch = Host::new("switch");
         switch.run("ip link add br0 type bridge && ip link set br0 up");
@@ -80,12 +80,12 @@ impl Switch {
         (switch, host)
     }
 
-    /// Where the coordinator is.
+    /// The coordinator's addresses.
     pub fn coordinator() -> Addresses {
         Addresses::new(SWITCH, COORDINATOR)
     }
 
-    /// A new host that reaches the coordinator. What is written to its /etc is its own.
+    /// A new host that reaches the coordinator. Its /etc is private.
     pub fn host(&self, name: &str, uplink: Uplink) -> Host {
         let host = Host::new(name);
         own_etc(&host);
@@ -95,7 +95,7 @@ impl Switch {
             Uplink::Switch => {
                 plug(&self.host, &host, "eth0", number);
                 Addresses::new(SWITCH, number).assign(&host, "eth0");
-                // Programs take a machine without a default route for one without a network.
+                // Programs assume that a machine without a default route has no network.
                 default_route(&host, &Switch::coordinator());
                 route_links(&host);
             }
@@ -105,11 +105,11 @@ impl Switch {
         host
     }
 
-    /// Has the box before a host map ports. It gets an address for that which belongs to somebody
-    /// on the Internet: miniupnpd maps by no other.
+    /// Enables port mapping on the box in front of a host. The box gets a public address for it, because
+    /// miniupnpd refuses others.
     ///
     /// # Panics
-    /// When there is no box.
+    /// If there is no box.
     pub fn map_ports(&self, host: &Host, mapping: Mapping) -> PortMapper {
         let behind = self.behind.borrow();
         let is_its = |one: &&Behind| one.host == host.name();
@@ -123,8 +123,8 @@ impl Switch {
         PortMapper::start(outer.clone(), external, mapping)
     }
 
-    /// Has nothing pass from what is behind one box to what is behind another.
-    pub fn part_boxes(&self) {
+    /// Drops all packets between hosts behind different boxes.
+    pub fn block_between_boxes(&self) {
         let [v4, v6] = LINKS;
         self.backbone.run(format!(
             "nft add table inet parted && nft 'add chain inet parted through \
@@ -133,9 +133,9 @@ impl Switch {
         ));
     }
 
-    /// Gives a host a second way out, by the switch. Returns the device, and the router for all
-    /// that is far.
-    pub fn second_way(&self, host: &Host) -> (&'static str, Addresses) {
+    /// Adds a second uplink to a host, by the switch. Returns the device, and the router for remote
+    /// networks.
+    pub fn add_second_uplink(&self, host: &Host) -> (&'static str, Addresses) {
         let number = self.used.get() + 1;
         self.used.set(number);
         plug(&self.host, host, "eth1", number);
@@ -143,17 +143,17 @@ impl Switch {
         ("eth1", Addresses::new(SWITCH, BACKBONE))
     }
 
-    /// Has the box before a host forget all flows, as one that is started again.
+    /// Deletes all flows of the box in front of a host, as after a restart of the box.
     ///
     /// # Panics
-    /// When there is no box.
-    pub fn forget(&self, host: &Host) {
+    /// If there is no box.
+    pub fn clear_flows(&self, host: &Host) {
         let behind = self.behind.borrow();
         let one = behind.iter().find(|one| one.host == host.name()).expect("a box is before it");
         one.outer.run("conntrack --flush 2>&1");
     }
 
-    /// Puts boxes and a router before a host.
+    /// Adds boxes and a router in front of a host.
     fn put_behind(&self, nat: Nat, host: &Host, number: u8) {
         let mut boxes = vec![put_before(host, "eth0", nat, 0)];
         if nat == Nat::Double {
@@ -199,7 +199,7 @@ impl Switch {
     }
 }
 
-/// A box before a host's device: the network inside has this number.
+/// A box in front of a host's device; `number` is that of the inner network.
 fn put_before(host: &Host, device: &str, nat: Nat, number: u8) -> Host {
     let router = Host::new("router");
     cable(host, device, &router, "lan", 1500);
@@ -220,7 +220,7 @@ fn default_route(host: &Host, gateway: &Addresses) {
     }
 }
 
-/// Has a host on the switch reach what is behind boxes.
+/// Adds routes to the networks behind boxes.
 fn route_links(host: &Host) {
     let backbone = Addresses::new(SWITCH, BACKBONE);
     for (net, family) in LINKS.into_iter().zip(Family::ALL) {
@@ -228,14 +228,14 @@ fn route_links(host: &Host) {
     }
 }
 
-/// Plugs a host into the switch.
+/// Connects a host to the switch.
 fn plug(switch: &Host, host: &Host, device: &str, number: u8) {
     let socket = format!("port{number}");
     cable(host, device, switch, &socket, 1500);
     switch.run(format!("ip link set {socket} master br0"));
 }
 
-/// tailscaled leaves a backup of resolv.conf beside it.
+/// tailscaled writes a backup next to resolv.conf.
 fn own_etc(host: &Host) {
     host.run(
         "mkdir /run/rig/etc /run/rig/etc-work && \

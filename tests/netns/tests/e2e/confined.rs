@@ -1,13 +1,13 @@
-//! What code could do that came to run in a confined process: calls that are injected into the
-//! processes of a real `linerate`, started as users start it.
+//! What code could do in a confined process: calls that are injected into the processes of a real
+//! `linerate`, started as users start it.
 //!
 //! ```text
-//!   sweep       every call, option, request and flag that the filters let through, compared
-//!               with a list in the tree: confined/LIFE.txt
-//!   attacks     the same process asks for what is none of its business
+//!   sweep       every call, option, request and flag that the filters allow, compared with a
+//!               list in the tree: confined/LIFE.txt
+//!   attacks     the same process requests forbidden operations
 //! ```
 //!
-//! `LINERATE_BLESS=1` writes the lists anew; a change in one is a change of what an attacker has.
+//! `LINERATE_BLESS=1` rewrites the lists; a change in one is a change of an attacker's options.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -24,92 +24,92 @@ use lives::{Confined, Life};
 use netns::Injected;
 use nix::libc;
 
-/// The fields of proc_pid_status(5) that tell what a process may do.
+/// The fields of proc_pid_status(5) that describe the rights of a process.
 const RIGHTS: [&str; 4] = ["CapPrm", "CapEff", "CapAmb", "NoNewPrivs"];
 
 #[test]
-fn an_interface_may_ask_for_no_more_than_its_list() {
+fn an_interface_is_allowed_exactly_its_list() {
     let life = Life::interface("wg0");
     compare("interface", &life.peer());
 }
 
 #[test]
-fn an_interface_of_a_user_and_its_helper_may_ask_for_no_more_than_their_lists() {
+fn an_interface_of_a_user_and_its_helper_are_allowed_exactly_their_lists() {
     if netns::lacks_users() {
         return;
     }
-    compare("nobody", &Life::as_nobody().peer());
-    compare("nobody-helper", &Life::as_nobody().helper());
+    compare("nobody", &Life::as_unprivileged_user().peer());
+    compare("nobody-helper", &Life::as_unprivileged_user().helper());
 }
 
 #[test]
-fn an_interface_of_a_file_may_ask_for_no_more_than_its_list() {
+fn an_interface_of_a_file_is_allowed_exactly_its_list() {
     let life = Life::up();
     compare("up", &life.peer());
 }
 
 #[test]
-fn a_proxy_in_process_may_ask_for_no_more_than_its_list() {
+fn a_proxy_in_process_is_allowed_exactly_its_list() {
     let life = Life::proxy("in-process", "");
     compare("proxy-in-process", &life.peer());
 }
 
 #[test]
-fn a_proxy_with_a_mark_may_ask_for_no_more_than_its_list() {
+fn a_proxy_with_a_mark_is_allowed_exactly_its_list() {
     let life = Life::proxy("in-process", "FwMark = 7\n");
     compare("proxy-with-mark", &life.peer());
-    // The sweep ends the peer, and its helper with it.
+    // The sweep ends the peer and its helper.
     let life = Life::proxy("in-process", "FwMark = 7\n");
     compare("proxy-helper", &life.helper());
 }
 
 #[test]
-fn a_proxy_with_the_kernels_stack_and_its_child_may_ask_for_no_more_than_their_lists() {
+fn a_proxy_with_the_kernels_stack_and_its_child_are_allowed_exactly_their_lists() {
     compare("proxy-namespace", &Life::proxy("namespace", "").peer());
-    // The sweep ends the peer, and its child with it.
+    // The sweep ends the peer and its child.
     compare("proxy-namespace-child", &Life::proxy("namespace", "").child());
 }
 
 #[test]
-fn the_helper_may_ask_for_no_more_than_its_list() {
+fn the_helper_is_allowed_exactly_its_list() {
     let life = Life::interface("wg0");
     compare("helper", &life.helper());
 }
 
 #[test]
-fn the_agent_of_a_member_may_ask_for_no_more_than_its_list() {
+fn the_agent_of_a_member_is_allowed_exactly_its_list() {
     compare("agent", &Life::member().agent());
 }
 
 #[test]
-fn a_server_keeps_the_variables_of_postgresql_and_an_interface_does_not() {
+fn only_a_server_inherits_the_variables_of_postgresql() {
     let keeps = |life: Life| life.peer().environment().contains("PGSSLMODE=prefer");
     assert!(keeps(Life::server("")) && !keeps(Life::interface("wg0")));
 }
 
 #[test]
-fn a_member_and_its_steward_have_nothing_of_their_caller() {
+fn a_member_and_its_steward_inherit_nothing_from_their_caller() {
     let life = Life::member();
     life.peer();
     life.steward();
 }
 
 #[test]
-fn a_server_may_ask_for_no_more_than_its_list() {
+fn a_server_is_allowed_exactly_its_list() {
     compare("server", &Life::server("").peer());
     let asks_others =
         "[oidc]\nissuer = \"https://issuer.test\"\nclient_id = \"a\"\nclient_secret = \"b\"\n";
     compare("server-that-asks-others", &Life::server(asks_others).peer());
 }
 
-/// Compares what a process has with the list of that name.
+/// Compares the abilities of a process with the list of that name.
 fn compare(name: &str, confined: &Confined) {
     let status = |field: &str| format!("  {field} {}\n", confined.status(field));
     let rights = RIGHTS.map(status).concat();
     let mut injected = confined.inject();
     let descriptors = descriptors(confined, &mut injected);
-    let own = injected.call(libc::SYS_getpid, [0; 6]).expect("it may know").cast_unsigned();
-    if !injected.ask() {
+    let own = injected.call(libc::SYS_getpid, [0; 6]).expect("getpid is allowed").cast_unsigned();
+    if !injected.observe_filters() {
         return netns::skip("root, and a kernel with CONFIG_CHECKPOINT_RESTORE");
     }
     let calls = sweep::sweep(&mut injected, own);
@@ -124,10 +124,10 @@ fn compare(name: &str, confined: &Confined) {
     let differences = found.difference(&listed).map(|line| format!("+{line}\n"));
     let differences = differences.chain(listed.difference(&found).map(|line| format!("-{line}\n")));
     let differences: String = differences.collect();
-    assert!(differences.is_empty(), "{name} is not what its list says:\n{differences}");
+    assert!(differences.is_empty(), "{name} differs from its list:\n{differences}");
 }
 
-/// The kinds of what it holds open, each once.
+/// The kinds of its open descriptors, each once.
 fn descriptors(confined: &Confined, injected: &mut Injected) -> String {
     let mut kinds = BTreeSet::new();
     for (descriptor, target) in confined.descriptors() {
@@ -139,7 +139,7 @@ fn descriptors(confined: &Confined, injected: &mut Injected) -> String {
     kinds.iter().map(|kind| format!("  {kind}\n")).collect()
 }
 
-/// What is behind the colon, where it is no number.
+/// The name behind the colon, for descriptors without a number.
 fn anonymous(target: &str) -> &str {
     target.strip_prefix("anon_inode").unwrap_or_default()
 }
@@ -153,7 +153,7 @@ fn socket(injected: &mut Injected, descriptor: u64) -> String {
         let arguments = [descriptor, libc::SOL_SOCKET as u64, *option as u64, value, length, 0];
         match injected.call(libc::SYS_getsockopt, arguments) {
             Ok(_) => *told = u64::from(injected.get(value, 1)[0]),
-            Err(error) => return format!("socket (what kind it may not ask: {error:?})"),
+            Err(error) => return format!("socket (its kind is unknown: {error:?})"),
         }
     }
     let [family, of_type, protocol, listens] = told;

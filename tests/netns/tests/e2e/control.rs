@@ -14,14 +14,14 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use netns::{
-    Counter, Daemon, Family, Host, INTERFACE, Implementation, Key, PORT, Pair, Pinging, Shown,
+    Counter, Daemon, Family, Host, INTERFACE, Implementation, Key, PORT, Pair, Pinging, ShowOutput,
     Side, Status, Stopwatch, announce, base64, deadline, eventually, ping, preshared_key, wg_quick,
 };
 
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Where the daemon listens for wg(8), inside a host. (/var/run is a link to /run.)
+/// Path of the daemon's socket for wg(8), inside a host. (/var/run is a link to /run.)
 const SOCKET: &str = "/run/wireguard/wg0.sock";
 
 fn met() -> Pair {
@@ -70,14 +70,14 @@ fn every_form_of_wg_show_is_answered() {
         assert!(text.starts_with(&expected), "{field}: `{text}` is not `{expected}`");
         let of_all = left.host.run(format!("wg show all {field}"));
         let prefixed: String = text.lines().map(|line| format!("wg0\t{line}\n")).collect();
-        // Counters and times may move between the two.
+        // Counters and times may change between the two.
         let same_lines = of_all.lines().count() == prefixed.lines().count();
         assert!(same_lines && of_all.starts_with("wg0\t"), "all {field}:\n{of_all}");
     }
 }
 
 #[test]
-fn what_showconf_prints_can_be_set_again() {
+fn output_of_showconf_can_be_set_again() {
     let pair = met();
     let (left, right) = (&pair.left, &pair.right);
     let psk = left.host.write("psk", &preshared_key());
@@ -97,22 +97,22 @@ fn addconf_and_syncconf_leave_the_traffic_of_other_peers_alone() {
     let pair = met();
     let (left, right) = (&pair.left, &pair.right);
     let (peer, other) = (&right.key.public, Key::generate().public);
-    Shown::agree(&left.host, INTERFACE, peer, PATIENCE);
+    ShowOutput::wait_until_post_quantum(&left.host, INTERFACE, peer, PATIENCE);
     let handshake = left.peer_status(right).latest_handshake;
     let pings = Pinging::start(&left.host, "conf", "-i 0.05 10.9.0.2");
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
 
     let more = format!("[Peer]\nPublicKey = {other}\nAllowedIPs = 10.9.7.0/24\n");
     let path = left.host.write("more.conf", &more);
     left.host.run(format!("wg addconf wg0 {path}"));
     assert_eq!(left.status().peers.len(), 2);
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
 
     let whole = left.host.run("wg showconf wg0").replace("10.9.7.0/24", "10.9.8.0/24");
     let path = left.host.write("whole.conf", &whole);
     left.host.run(format!("wg syncconf wg0 {path}"));
     assert_eq!(left.status().peer(&other).allowed_ips, "10.9.8.0/24");
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
 
     let (head, _) = whole.split_once("[Peer]").expect("showconf lists peers");
     let endpoint = "Endpoint = 10.1.0.2:51820\nAllowedIPs = 10.9.0.2/32, fd09::2/128";
@@ -120,7 +120,7 @@ fn addconf_and_syncconf_leave_the_traffic_of_other_peers_alone() {
     let path = left.host.write("only.conf", &only);
     left.host.run(format!("wg syncconf wg0 {path}"));
     assert_eq!(left.status().peers.len(), 1);
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
 
     let pings = pings.finish();
     assert!(pings.sent - pings.received <= 1, "{}", pings.text);
@@ -128,7 +128,7 @@ fn addconf_and_syncconf_leave_the_traffic_of_other_peers_alone() {
 }
 
 #[test]
-fn setconf_replaces_everything_and_traffic_comes_back() {
+fn setconf_replaces_everything_and_traffic_resumes() {
     let pair = met();
     let (left, right) = (&pair.left, &pair.right);
     let stranger = Key::generate().public;
@@ -147,7 +147,7 @@ fn setconf_replaces_everything_and_traffic_comes_back() {
 }
 
 #[test]
-fn settings_change_at_run_time_while_traffic_goes_on() {
+fn settings_change_at_run_time_without_interrupting_traffic() {
     let pair = met();
     let (left, right) = (&pair.left, &pair.right);
     let peer = &right.key.public;
@@ -155,7 +155,7 @@ fn settings_change_at_run_time_while_traffic_goes_on() {
     let marked = Counter::start(&left.host, "marked", "output", &marked);
     netns::address(&right.host, "eth0", "10.1.0.9/24");
     let pings = Pinging::start(&left.host, "settings", "-i 0.05 10.9.0.2");
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
     for (change, column, value) in [
         (format!("peer {peer} persistent-keepalive 1"), 7, "1"),
         (format!("peer {peer} persistent-keepalive off"), 7, "off"),
@@ -168,21 +168,21 @@ fn settings_change_at_run_time_while_traffic_goes_on() {
         let dump = left.host.run("wg show wg0 dump");
         let columns: Vec<&str> = dump.lines().nth(1).unwrap_or_default().split('\t').collect();
         assert!(value.is_empty() || columns[column] == value, "{change}:\n{dump}");
-        pings.goes_on(5, PATIENCE);
+        pings.wait_for_replies(5, PATIENCE);
     }
-    assert!(marked.packets() >= 5, "{} packets bore the mark", marked.packets());
+    assert!(marked.packets() >= 5, "{} packets had the mark", marked.packets());
     left.host.run("wg set wg0 fwmark off");
-    pings.goes_on(2, PATIENCE);
+    pings.wait_for_replies(2, PATIENCE);
     let unmarked_from = marked.packets();
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
     assert_eq!(marked.packets(), unmarked_from, "the mark outlived `fwmark off`");
 
     left.host.run("wg set wg0 listen-port 40404");
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
     assert_eq!(left.status().listen_port, 40404);
     assert_eq!(right.peer_status(left).endpoint, "10.1.0.1:40404");
     left.host.run("wg set wg0 listen-port 0");
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
     assert!(![0, 40404].contains(&left.status().listen_port));
 
     let pings = pings.finish();
@@ -202,7 +202,7 @@ fn persistent_keepalive_sends_without_any_traffic() {
 }
 
 #[test]
-fn allowed_ips_given_to_another_peer_move_there() {
+fn allowed_ips_set_for_another_peer_move_there() {
     let pair = met();
     let (left, right) = (&pair.left, &pair.right);
     let other = Key::generate().public;
@@ -216,7 +216,7 @@ fn allowed_ips_given_to_another_peer_move_there() {
 }
 
 #[test]
-fn a_removed_peer_is_cut_off_and_may_come_back() {
+fn a_removed_peer_is_cut_off_and_may_be_added_again() {
     let pair = met();
     let (left, right) = (&pair.left, &pair.right);
     left.host.run(format!("wg set wg0 peer {} remove", right.key.public));
@@ -246,7 +246,7 @@ fn a_new_private_key_takes_over_after_a_new_handshake() {
 }
 
 #[test]
-fn a_new_preshared_key_holds_from_the_next_handshake_on_either_end() {
+fn a_new_preshared_key_applies_from_the_next_handshake_on_either_end() {
     let pair = met();
     for (live, fresh) in [(&pair.left, &pair.right), (&pair.right, &pair.left)] {
         let key = preshared_key();
@@ -256,7 +256,7 @@ fn a_new_preshared_key_holds_from_the_next_handshake_on_either_end() {
             live.host.write("psk", &key)
         );
         live.host.run(set_live);
-        // The fresh end forgets the session, so that it must shake hands.
+        // The fresh end forgets the session and must perform a handshake.
         let forget = |psk: &str| {
             let live_key = &live.key.public;
             fresh.host.run(format!("wg set wg0 peer {live_key} remove"));
@@ -275,7 +275,7 @@ fn a_new_preshared_key_holds_from_the_next_handshake_on_either_end() {
 }
 
 #[test]
-fn the_socket_is_for_its_owner_alone() {
+fn only_the_owner_may_use_the_socket() {
     let (host, _daemon) = alone();
     for (path, expected) in [("/run/wireguard", 0o700), (SOCKET, 0o600)] {
         let metadata = fs::metadata(host.outside(path)).expect("the daemon made it");
@@ -285,7 +285,7 @@ fn the_socket_is_for_its_owner_alone() {
 }
 
 #[test]
-fn keys_are_made_where_proc_is_not_mounted() {
+fn keys_are_generated_without_proc() {
     let (host, linerate) = (Host::new("alone"), Implementation::Linerate.path());
     let line = format!("mount -t tmpfs none /proc && {} genkey", linerate.display());
     let key = host.run(format!("unshare --mount sh -c '{line}'"));
@@ -308,7 +308,7 @@ fn genkey_genpsk_and_pubkey_agree_with_wg() {
 }
 
 #[test]
-fn linerate_show_names_what_wg_show_does() {
+fn linerate_show_prints_the_fields_of_wg_show() {
     let pair = met();
     let program = Implementation::Linerate.path();
     for arguments in ["show", "show wg0"] {
@@ -320,7 +320,7 @@ fn linerate_show_names_what_wg_show_does() {
 }
 
 #[test]
-fn a_command_whose_reader_has_read_enough_ends_in_silence() {
+fn a_command_ends_silently_if_its_reader_closes_the_pipe() {
     let pair = met();
     let linerate = Implementation::Linerate.path();
     for arguments in ["show", "show --json", "genkey"] {
@@ -331,12 +331,12 @@ fn a_command_whose_reader_has_read_enough_ends_in_silence() {
     }
 }
 
-/// Says something to the socket, says no more, and returns the answer.
-fn say(host: &Host, words: &[u8]) -> String {
+/// Sends bytes to the socket, closes the sending half, and returns the answer.
+fn request(host: &Host, words: &[u8]) -> String {
     let mut socket = UnixStream::connect(host.outside(SOCKET)).expect("the daemon listens");
     let limit = Some(Duration::from_secs(10));
     socket.set_read_timeout(limit).expect("a time is given");
-    // The daemon may hang up in the middle of nonsense; what it answered counts.
+    // The daemon may close the connection after invalid input; its answer counts.
     let _ = socket.write_all(words).and_then(|()| socket.shutdown(Shutdown::Write));
     let mut answer = Vec::new();
     match socket.read_to_end(&mut answer) {
@@ -360,7 +360,7 @@ fn requests_in_one_write_are_all_answered_and_those_with_crlf_are_refused_at_onc
     ] {
         let mut socket = UnixStream::connect(host.outside(SOCKET)).expect("the daemon listens");
         socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a time is given");
-        // It stays open in both directions.
+        // The connection stays open in both directions.
         socket.write_all(words.as_bytes()).expect("the daemon listens");
         let mut text = String::new();
         let numbers = |text: &str| -> Vec<String> {
@@ -378,7 +378,7 @@ fn requests_in_one_write_are_all_answered_and_those_with_crlf_are_refused_at_onc
 }
 
 #[test]
-fn nonsense_on_the_socket_gets_an_errno_and_changes_nothing() {
+fn an_invalid_request_gets_an_errno_and_changes_nothing() {
     let pair = met();
     let (left, right) = (&pair.left, &pair.right);
     let before = left.host.run("wg showconf wg0");
@@ -402,7 +402,7 @@ fn nonsense_on_the_socket_gets_an_errno_and_changes_nothing() {
         &format!("public_key={known}\nprotocol_version=2"),
         "no equals sign",
     ] {
-        let answer = say(&left.host, format!("set=1\n{line}\n\n").as_bytes());
+        let answer = request(&left.host, format!("set=1\n{line}\n\n").as_bytes());
         let errno = answer.trim().strip_prefix("errno=").and_then(|n| n.parse::<i32>().ok());
         assert!(errno.is_some_and(|n| n != 0), "`{line}` was answered {answer:?}");
     }
@@ -411,7 +411,7 @@ fn nonsense_on_the_socket_gets_an_errno_and_changes_nothing() {
 }
 
 #[test]
-fn garbage_on_the_socket_neither_hangs_nor_ends_the_daemon() {
+fn garbage_on_the_socket_neither_blocks_nor_ends_the_daemon() {
     let (host, mut daemon) = alone();
     let long = [b"set=1\nprivate_key=".as_slice(), &vec![b'a'; 4 << 20]].concat();
     let binary: Vec<u8> = (0..=255).collect();
@@ -427,15 +427,15 @@ fn garbage_on_the_socket_neither_hangs_nor_ends_the_daemon() {
         &long,
     ];
     for case in cases {
-        say(&host, case);
+        request(&host, case);
         assert!(daemon.is_running());
     }
-    let answer = say(&host, b"get=1\n\n");
+    let answer = request(&host, b"get=1\n\n");
     assert!(answer.ends_with("errno=0\n\n"), "{answer:?}");
 }
 
 #[test]
-fn a_client_that_says_nothing_does_not_keep_the_others_waiting() {
+fn a_silent_client_does_not_delay_others() {
     let (host, _daemon) = alone();
     let mut silent = Vec::new();
     for _ in 0..20 {
@@ -447,7 +447,7 @@ fn a_client_that_says_nothing_does_not_keep_the_others_waiting() {
 }
 
 #[test]
-fn five_thousand_peers_are_set_and_shown_in_seconds() {
+fn five_thousand_peers_are_set_and_shown_within_seconds() {
     const PEERS: u32 = 5000;
     let (host, daemon) = alone();
     let mut conf = format!("[Interface]\nPrivateKey = {}\n", Key::generate().private);
@@ -498,7 +498,8 @@ fn wg_quick_brings_an_interface_up_and_down() {
     let quick = wg_quick(&left);
     let routes = "ip -4 route; ip -6 route; ip rule";
     let before = left.run(routes);
-    // The daemon keeps its output, so that goes to a file and not to a pipe that waits for its end.
+    // The daemon inherits stdout, so the output goes to a file and not to a pipe, which would wait
+    // for the daemon's end.
     left.run(format!(
         "{quick} up {path} >/run/rig/quick.log 2>&1 || (cat /run/rig/quick.log; false)"
     ));

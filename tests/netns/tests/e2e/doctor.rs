@@ -1,4 +1,4 @@
-//! `linerate doctor` on a host whose settings are wrong.
+//! `linerate doctor` on hosts with wrong settings.
 //!
 //! ```text
 //!   left                     router                      right
@@ -7,25 +7,25 @@
 
 use std::time::Duration;
 
-use netns::{Family, Host, INTERFACE, Implementation, Key, Meeting, Pair, Shown};
+use netns::{Family, Host, INTERFACE, Implementation, Introduction, Key, Pair, ShowOutput};
 use serde_json::Value;
 
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What a doctor said: the exit status and the JSON.
+/// The exit status and the JSON of a doctor.
 fn doctor(host: &Host, arguments: &str) -> (i32, Value) {
     let program = Implementation::Linerate.path();
     let (path, program) = ("PATH=/run/rig/bin:$PATH", program.display());
     let line = format!("{path} {program} doctor --json {arguments}; echo $? >&2");
     let outcome = host.attempt(line);
     let mut errors = outcome.stderr.lines().rev();
-    let status = errors.next().and_then(|line| line.parse().ok()).expect("the shell told it");
+    let status = errors.next().and_then(|line| line.parse().ok()).expect("the shell printed it");
     let told = serde_json::from_str(&outcome.stdout);
     (status, told.unwrap_or_else(|error| panic!("{error}: {outcome:?}")))
 }
 
-/// The checks that found something, with what it is on and what would be run.
+/// The findings: check, subject, and the commands that would run.
 fn findings(told: &Value) -> Vec<(String, String, Vec<String>)> {
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
     let all = told["findings"].as_array().expect("a list").iter();
@@ -39,7 +39,7 @@ fn findings(told: &Value) -> Vec<(String, String, Vec<String>)> {
     findings.collect()
 }
 
-/// What `ethtool -k` and the kernel say of everything that the doctor may change here.
+/// Everything that the doctor may change here, from `ethtool -k` and the kernel.
 fn state(host: &Host) -> Vec<String> {
     let features = "rx-udp-gro-forwarding|rx-gro-list|generic-receive-offload";
     let mut lines = Vec::new();
@@ -51,7 +51,7 @@ fn state(host: &Host) -> Vec<String> {
 }
 
 #[test]
-fn a_router_with_wrong_settings_is_found_mended_and_left_as_it_was() {
+fn a_router_with_wrong_settings_is_found_repaired_and_restored() {
     let (_left, router, _right) = Pair::routed_hosts();
     router.run("ethtool -K r1 gro on && ethtool -K r2 gro off");
     router.run("ethtool -K r1 rx-gro-list on");
@@ -77,7 +77,7 @@ fn a_router_with_wrong_settings_is_found_mended_and_left_as_it_was() {
         assert!(found.contains(&wanted), "{wanted:?} in {found:#?}");
     }
     assert!(!found.iter().any(|(check, on, _)| (check.as_str(), on.as_str()) == ("gro", "r1")));
-    assert_eq!(state(&router), before, "to look changes nothing");
+    assert_eq!(state(&router), before, "a check changes nothing");
 
     let (status, told) = doctor(&router, "--apply");
     assert_eq!((status, findings(&told)), (0, vec![]), "{told:#}");
@@ -95,7 +95,7 @@ fn a_router_with_wrong_settings_is_found_mended_and_left_as_it_was() {
 }
 
 #[test]
-fn a_tunnel_that_is_too_wide_and_a_peer_that_is_silent_are_found() {
+fn too_large_an_mtu_and_a_silent_peer_are_found() {
     let pair = Pair::linerate();
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
@@ -125,20 +125,20 @@ fn a_tunnel_that_is_too_wide_and_a_peer_that_is_silent_are_found() {
     left.host.run("ip link set wg0 mtu 1330");
     let (status, told) = doctor(&left.host, "--undo");
     assert_eq!((status, &told["undone"][0]["outcome"]), (0, &Value::from("changed")), "{told:#}");
-    assert!(left.host.run("ip link show wg0").contains("mtu 1330"), "it stays as it was set");
+    assert!(left.host.run("ip link show wg0").contains("mtu 1330"), "the MTU stays as it was set");
 }
 
 #[test]
-fn an_interface_that_is_not_there_cannot_be_looked_at() {
+fn a_missing_interface_is_an_error() {
     let host = Host::new("alone");
     let program = Implementation::Linerate.path();
     let outcome = host.attempt(format!("{} doctor wg7; echo $?", program.display()));
     assert_eq!(outcome.stdout, "2\n", "{outcome:?}");
 }
 
-/// A client whose networks cover the endpoint of its peer, by routes of halves.
+/// The client's networks contain the endpoint of its peer, in two halves.
 #[test]
-fn a_tunnel_that_is_routed_into_itself_is_told_as_such_and_not_made_narrower() {
+fn a_tunnel_routed_into_itself_is_reported_and_its_mtu_is_unchanged() {
     let (left, _router, right) = Pair::routed_hosts();
     left.run("ethtool -K eth0 gro on");
     let (own, other) = (Key::generate(), Key::generate());
@@ -171,13 +171,13 @@ fn a_tunnel_that_is_routed_into_itself_is_told_as_such_and_not_made_narrower() {
     let (_, told) = doctor(&left, INTERFACE);
     let all = told["findings"].as_array().expect("a list").iter();
     let circle: Vec<_> = all.filter(|finding| finding["check"] == "circle").collect();
-    assert_eq!(circle.len(), 1, "what came back is a note: {told:#}");
+    assert_eq!(circle.len(), 1, "the returned route is a note: {told:#}");
     assert_eq!(circle[0]["weight"], "note");
 }
 
-/// The right link gets narrow, and its router tells nobody.
+/// The right link has a smaller MTU, and its router sends no errors.
 #[test]
-fn a_path_that_was_found_narrow_behind_the_first_hop_is_told() {
+fn a_path_with_a_smaller_mtu_behind_the_first_hop_is_reported() {
     let (pair, router) = Pair::routed();
     router.run("ip link set r2 mtu 1300");
     router.run(
@@ -185,11 +185,11 @@ fn a_path_that_was_found_narrow_behind_the_first_hop_is_told() {
          add chain inet silent out { type filter hook output priority 0; }; \
          add rule inet silent out icmp type destination-unreachable drop'",
     );
-    pair.introduce(Meeting { outer: Some(Family::V4), ..Meeting::default() });
+    pair.introduce(Introduction { outer: Some(Family::V4), ..Introduction::default() });
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
     let found = || {
-        let found = Shown::of(&left.host, INTERFACE).path_mtus;
+        let found = ShowOutput::of(&left.host, INTERFACE).path_mtus;
         found.get(&right.key.public).copied().filter(|mtu| *mtu <= 1240)
     };
     netns::eventually("the narrow path is found", PATIENCE, || {
@@ -202,14 +202,14 @@ fn a_path_that_was_found_narrow_behind_the_first_hop_is_told() {
     let mtu: Vec<_> = all.iter().filter(|finding| finding["check"] == "mtu").collect();
     assert_eq!((status, mtu.len()), (1, 1), "{told:#}");
     let what = mtu[0]["what"].as_str().expect("a text");
-    // The search may have gone on since.
+    // The search may have continued since then.
     let bytes = what.split_once("only ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
     assert!(bytes.is_some_and(|bytes: u32| (1000..=1240).contains(&bytes)), "{what}");
     assert!(what.contains("bytes were found"), "{what}");
     assert!(!all.iter().any(|finding| finding["check"] == "mtu-unused"), "{told:#}");
 }
 
-/// Brings an exit node up on a host that forwards nothing before.
+/// Brings an exit node up on a host that did not forward before.
 fn exit_node(host: &Host) {
     let text = format!(
         "[Interface]\nPrivateKey = {}\nListenPort = 51820\nAddress = 10.9.0.2/24, fd09::2/64\n\
@@ -226,7 +226,7 @@ fn exit_node(host: &Host) {
 }
 
 #[test]
-fn an_exit_node_that_forwards_nothing_any_more_is_found() {
+fn an_exit_node_that_stopped_forwarding_is_found() {
     let (_left, _router, right) = Pair::routed_hosts();
     exit_node(&right);
     let (status, told) = doctor(&right, INTERFACE);
@@ -250,11 +250,10 @@ fn an_exit_node_that_forwards_nothing_any_more_is_found() {
     assert!(walls[0]["what"].as_str().is_some_and(|what| what.contains("ip walled wall")));
 
     let (status, told) = doctor(&right, &format!("{INTERFACE} --apply"));
-    assert_eq!((status, offers(&told)), (1, vec![vec![]]), "IPv6 is left: {told:#}");
+    assert_eq!((status, offers(&told)), (1, vec![vec![]]), "IPv6 remains: {told:#}");
 }
 
-/// What was found of things that `up` did and somebody has undone: the sentence, and what
-/// would be run.
+/// Findings about undone changes of `up`: the sentence, and the commands that would run.
 fn undone(told: &Value) -> Vec<(String, Value)> {
     let all = told["findings"].as_array().expect("a list").iter();
     let undone = all.filter(|finding| finding["check"] == "undone");
@@ -263,7 +262,7 @@ fn undone(told: &Value) -> Vec<(String, Value)> {
 }
 
 #[test]
-fn a_flushed_ruleset_and_a_setting_that_was_changed_back_are_found() {
+fn a_flushed_ruleset_and_a_reverted_setting_are_found() {
     let (_left, _router, right) = Pair::routed_hosts();
     right.run("sysctl -q -w net.ipv6.conf.eth0.accept_ra=1");
     exit_node(&right);
@@ -282,7 +281,7 @@ fn a_flushed_ruleset_and_a_setting_that_was_changed_back_are_found() {
 }
 
 #[test]
-fn rules_that_somebody_deletes_are_put_back_and_told_while_missing_and_so_are_name_servers() {
+fn deleted_rules_and_name_servers_are_restored_and_reported_while_missing() {
     let (left, _router, _right) = Pair::routed_hosts();
     let text = format!(
         "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\nDNS = 10.9.0.2\n\
@@ -301,8 +300,8 @@ fn rules_that_somebody_deletes_are_put_back_and_told_while_missing_and_so_are_na
 
     left.run("ip rule del priority 100; ip rule del priority 101");
     netns::eventually("the rules are put back", PATIENCE, || rules() == before);
-    // Whoever deletes it again and again has it stay deleted for a while. What cannot be looked
-    // at keeps nothing from being told.
+    // If a rule is deleted again and again, it stays deleted for a while. A check that fails does
+    // not suppress other findings.
     let nft = left.write_program("nft", "#!/bin/sh\nexit 1\n");
     let (mut found, mut told) = (Vec::new(), Value::Null);
     netns::eventually("it is found that a rule is missing", PATIENCE, || {

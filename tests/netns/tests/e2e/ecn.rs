@@ -11,14 +11,14 @@
 
 use std::time::Duration;
 
-use netns::{Counter, Family, Host, Iperf, Meeting, PORT, Pair, ping};
+use netns::{Counter, Family, Host, Introduction, Iperf, PORT, Pair, ping};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The marks in nft's words, with the TOS byte that ping gives them.
+/// The marks in nft's syntax, with the TOS byte for ping.
 const MARKS: [(&str, u8); 4] = [("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];
 
-/// nft's name for the header.
+/// nft's name of the header.
 fn header(family: Family) -> &'static str {
     if family == Family::V4 { "ip" } else { "ip6" }
 }
@@ -29,14 +29,14 @@ fn echo_request(family: Family) -> &'static str {
 
 fn met(outer: Family) -> (Pair, Host) {
     let (pair, router) = Pair::routed();
-    pair.introduce(Meeting { outer: Some(outer), ..Meeting::default() });
+    pair.introduce(Introduction { outer: Some(outer), ..Introduction::default() });
     for inner in Family::ALL {
         pair.left.reaches(&pair.right, inner, PATIENCE);
     }
     (pair, router)
 }
 
-/// Makes the router set CE on packets of this family that go to right and match `what`.
+/// Makes the router set CE on packets of this family to right that match `what`.
 fn congest(router: &Host, family: Family, what: &str) {
     let table = format!(
         "table inet congest_{family} {{\n chain touch {{\n  \
@@ -49,7 +49,7 @@ fn congest(router: &Host, family: Family, what: &str) {
 }
 
 #[test]
-fn the_counters_see_marks_and_the_router_sets_ce_on_a_bare_link() {
+fn the_counters_count_marks_and_the_router_sets_ce_on_a_bare_link() {
     let (left, router, right) = Pair::routed_hosts();
     for (family, target) in [(Family::V4, "10.2.0.2"), (Family::V6, "fd02::2")] {
         for (mark, tos) in MARKS {
@@ -70,7 +70,7 @@ fn the_counters_see_marks_and_the_router_sets_ce_on_a_bare_link() {
 }
 
 #[test]
-fn the_mark_of_an_inner_packet_stands_on_the_outer_one() {
+fn the_mark_of_an_inner_packet_is_copied_to_the_outer_one() {
     for outer in Family::ALL {
         let (pair, router) = met(outer);
         for inner in Family::ALL {
@@ -89,7 +89,7 @@ fn the_mark_of_an_inner_packet_stands_on_the_outer_one() {
 }
 
 #[test]
-fn congestion_marked_outside_arrives_inside() {
+fn an_outer_congestion_mark_is_copied_to_the_inner_packet() {
     for outer in Family::ALL {
         let (pair, router) = met(outer);
         let ect = format!("udp dport {PORT} {} ecn ect0", header(outer));
@@ -107,7 +107,7 @@ fn congestion_marked_outside_arrives_inside() {
 }
 
 #[test]
-fn what_cannot_bear_the_mark_is_dropped_when_congestion_is_marked_outside() {
+fn an_inner_packet_without_ecn_is_dropped_if_the_outer_one_is_marked() {
     let (pair, router) = met(Family::V4);
     congest(&router, Family::V4, &format!("udp dport {PORT}"));
     let pings = ping(&pair.left.host, "-c 3 -i 0.1 -W 0.5 -Q 0 10.9.0.2");
@@ -117,7 +117,7 @@ fn what_cannot_bear_the_mark_is_dropped_when_congestion_is_marked_outside() {
 }
 
 #[test]
-fn a_tcp_stream_in_super_packets_bears_its_marks_both_ways() {
+fn a_tcp_stream_in_super_packets_has_its_marks_in_both_directions() {
     let (pair, router) = met(Family::V4);
     let (left, right) = (&pair.left, &pair.right);
     for side in [left, right] {
@@ -125,14 +125,14 @@ fn a_tcp_stream_in_super_packets_bears_its_marks_both_ways() {
     }
     let outside = format!("udp dport {PORT} iifname r1 ip ecn ect0");
     let outside = Counter::start(&router, "tcp_outside", "forward", &outside);
-    // One in a hundred, as a queue under pressure would.
+    // One in a hundred, as from a loaded queue.
     congest(&router, Family::V4, &format!("udp dport {PORT} ip ecn ect0 numgen inc mod 100 == 0"));
     let inside = "iifname wg0 tcp dport 5201 ip ecn ce";
     let inside = Counter::start(&right.host, "tcp_inside", "input", inside);
     let (client, server) = (&left.host, &right.host);
     let rate = Iperf { client, server, address: "10.9.0.2", seconds: 2, options: "" }.run();
     assert!(rate.gbps() > 0.01, "{rate:?}");
-    assert!(outside.packets() > 100, "{} outer packets bear ECT(0)", outside.packets());
+    assert!(outside.packets() > 100, "{} outer packets have ECT(0)", outside.packets());
     assert!(inside.packets() > 0, "no mark arrived inside");
 }
 

@@ -1,4 +1,4 @@
-//! A client whose whole traffic goes through an exit node, and routers at both ends of a tunnel.
+//! A client that sends all traffic through an exit node, and routers at both ends of a tunnel.
 //!
 //! ```text
 //!   client              net                  exit                           world
@@ -7,7 +7,7 @@
 //!        fd01::1                      fd02::2            fd12::1         fd12::2
 //! ```
 //!
-//! The world has no route to the tunnel: only under the exit's address is anything answered.
+//! The world has no route to the tunnel: it only answers the exit's address.
 
 mod docker;
 mod full_tunnel;
@@ -21,7 +21,7 @@ use netns::{Addresses, Family, Host, INTERFACE, Key, Pair, address, cable, liner
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The world's addresses, and those under which the exit is there.
+/// The world's addresses, and the exit's addresses there.
 const WORLD: [&str; 2] = ["10.12.0.2", "fd12::2"];
 const EXIT: [&str; 2] = ["10.12.0.1", "fd12::1"];
 
@@ -49,14 +49,14 @@ impl Hosts {
         Hosts { client, net, exit, world, keys: [Key::generate(), Key::generate()] }
     }
 
-    /// Brings the client up: these lines in `[Interface]`, and the exit as its peer.
+    /// Brings the client up: `lines` in `[Interface]`, and the exit as its peer.
     fn client_up(&self, outer: Family, lines: &str, allowed_ips: &str) -> String {
         let endpoint = Addresses::new(2, 2).endpoint(outer, netns::PORT);
         let peer = format!("Endpoint = {endpoint}\nAllowedIPs = {allowed_ips}");
         up(&self.client, 1, (&self.keys[0], &self.keys[1]), lines, &peer)
     }
 
-    /// Brings the exit up, whose only peer is the client.
+    /// Brings the exit up, with the client as its only peer.
     fn exit_up(&self, lines: &str, allowed_ips: &str) -> String {
         let lines = format!("ListenPort = {}\n{lines}", netns::PORT);
         let peer = format!("AllowedIPs = {allowed_ips}");
@@ -64,7 +64,7 @@ impl Hosts {
     }
 }
 
-/// `linerate up`, with the inner addresses of this number. Returns what it said.
+/// `linerate up` with the inner addresses of this number. Returns the output.
 fn up(host: &Host, number: u8, (own, other): (&Key, &Key), lines: &str, peer: &str) -> String {
     let text = format!(
         "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.{number}/24, fd09::{number}/64\n{lines}\n\
@@ -82,7 +82,7 @@ fn down(host: &Host) {
     assert!(outcome.ok, "on {}: {}", host.name(), outcome.stderr);
 }
 
-/// Whether some of a few pings are answered.
+/// Whether at least one of a few pings is answered.
 fn answers(from: &Host, target: &str) -> bool {
     ping(from, format!("-c 3 -i 0.1 -W 1 {target}")).received > 0
 }

@@ -1,4 +1,4 @@
-//! linerate with each implementation, itself among them.
+//! linerate with each implementation, including itself.
 //!
 //! ```text
 //!   left: linerate                                           right: the peer
@@ -6,16 +6,17 @@
 //!   eth0 10.1.0.1/24  fd01::1/64  -------- cable --------    eth0 10.1.0.2/24  fd01::2/64
 //! ```
 //!
-//! Each case starts both daemons afresh and gives the endpoint to one side only, so that this side
-//! starts the handshake; with offloads forced off one case stands for all. Tailscale's fork of
-//! wireguard-go learns no endpoint from what it receives, so both sides have one there. A row of the
-//! matrix is printed for each peer.
+//! Each case starts both daemons and gives the endpoint to one side only, which therefore starts the
+//! handshake. With offloads disabled only one case runs. Tailscale's fork of wireguard-go learns no
+//! endpoint from received packets, so both sides have one there. A row of the matrix is printed for
+//! each peer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use netns::{
-    Family, Implementation, Iperf, Meeting, Pair, Side, announce, forced_off, ping, preshared_key,
+    Family, Implementation, Introduction, Iperf, Pair, Side, announce, forced_off, ping,
+    preshared_key,
 };
 
 #[test]
@@ -43,7 +44,7 @@ fn linerate_talks_to_tailscales_wireguard_go() {
     talks_to(Implementation::Tailscale);
 }
 
-/// What a case carries: enough for many super-packets, and a share of a second.
+/// Bytes of a case: enough for many super-packets, in a fraction of a second.
 const BYTES: u64 = 32 << 20;
 
 fn talks_to(peer: Implementation) {
@@ -58,14 +59,14 @@ fn talks_to(peer: Implementation) {
         for psk in [None, Some(preshared_key())].into_iter().take(rounds) {
             row += &format!(" | {outer}{}", if psk.is_some() { "+psk" } else { "" });
             for left_first in [true, false].into_iter().take(rounds) {
-                let meeting = Meeting {
+                let introduction = Introduction {
                     outer: Some(outer),
                     preshared_key: psk.as_deref(),
                     left_only: left_first && learns,
                     right_only: !left_first && learns,
                 };
                 let arrow = if left_first { "->" } else { "<-" };
-                let case = catch_unwind(AssertUnwindSafe(|| talk(peer, meeting, left_first)));
+                let case = catch_unwind(AssertUnwindSafe(|| talk(peer, introduction, left_first)));
                 failed |= case.is_err();
                 row += &match case {
                     Ok(gbps) => format!(" {arrow} ok {gbps:.1}G"),
@@ -78,10 +79,10 @@ fn talks_to(peer: Implementation) {
     assert!(!failed, "{row}");
 }
 
-/// One case; returns the Gbit/s that the side which started the handshake sent.
-fn talk(peer: Implementation, meeting: Meeting<'_>, left_first: bool) -> f64 {
+/// Runs one case; returns the Gbit/s of the side that started the handshake.
+fn talk(peer: Implementation, introduction: Introduction<'_>, left_first: bool) -> f64 {
     let pair = Pair::start(Implementation::Linerate, peer);
-    pair.introduce(meeting);
+    pair.introduce(introduction);
     let (first, second) = match left_first {
         true => (&pair.left, &pair.right),
         false => (&pair.right, &pair.left),
@@ -89,10 +90,14 @@ fn talk(peer: Implementation, meeting: Meeting<'_>, left_first: bool) -> f64 {
     first.reaches(second, Family::V4, Duration::from_secs(15));
     pings_all(first, second);
     pings_all(second, first);
-    // Only linerate is asked: boringtun gives the age of the handshake where its time belongs.
+    // Only linerate is checked: boringtun prints the age of the handshake instead of its time.
     let status = pair.left.peer_status(&pair.right);
     assert!(status.latest_handshake > 0, "{status:?}");
-    assert_eq!(status.preshared_key != "(none)", meeting.preshared_key.is_some(), "{status:?}");
+    assert_eq!(
+        status.preshared_key != "(none)",
+        introduction.preshared_key.is_some(),
+        "{status:?}"
+    );
     let address = second.inner.of(Family::V4);
     let run = Iperf { client: &first.host, server: &second.host, address, seconds: 1, options: "" };
     run.carry(BYTES).gbps()

@@ -1,4 +1,4 @@
-//! No IPv4 address outside of the tunnel.
+//! Hosts without IPv4 outside of the tunnel.
 //!
 //! ```text
 //!   left                                                     right
@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use netns::{
-    Addresses, Family, Host, Implementation, Key, Meeting, Pair, Side, address, cable, conf,
+    Addresses, Family, Host, Implementation, Introduction, Key, Pair, Side, address, cable, conf,
     eventually, linerate, ping,
 };
 
@@ -19,10 +19,10 @@ use crate::gateway::page;
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What left tells of its peer: right, which is its way to everything.
+/// Lines of left's peer: right, as its default route.
 const EVERYTHING: &str = "Endpoint = [fd01::2]:51820\nAllowedIPs = 0.0.0.0/0, ::/0";
 
-/// Both hosts, with IPv6 alone.
+/// Both hosts, with only IPv6.
 fn hosts() -> [Host; 2] {
     let hosts = ["left", "right"].map(Host::new);
     let [left, right] = &hosts;
@@ -34,7 +34,7 @@ fn hosts() -> [Host; 2] {
     hosts
 }
 
-/// Left, and right with a daemon that waits for left's key.
+/// Left, and right with a daemon that has left's key.
 fn called() -> (Host, Side, Key) {
     let [left, right] = hosts();
     let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
@@ -49,7 +49,7 @@ fn called() -> (Host, Side, Key) {
 }
 
 #[test]
-fn two_daemons_carry_both_families_whoever_starts() {
+fn two_daemons_carry_both_families_from_either_start() {
     for left_only in [true, false] {
         let [left, right] = hosts();
         let linerate = Implementation::Linerate;
@@ -57,7 +57,12 @@ fn two_daemons_carry_both_families_whoever_starts() {
         let right = Side::start(right, linerate, 2, Addresses::new(1, 2));
         let pair = Pair { left, right };
         let outer = Some(Family::V6);
-        pair.introduce(Meeting { outer, left_only, right_only: !left_only, ..Meeting::default() });
+        pair.introduce(Introduction {
+            outer,
+            left_only,
+            right_only: !left_only,
+            ..Introduction::default()
+        });
         let [first, second] = match left_only {
             true => [&pair.left, &pair.right],
             false => [&pair.right, &pair.left],
@@ -92,7 +97,7 @@ struct Proxy(Child);
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // It may have ended; its host takes it along in any case.
+        // It may have ended; the host's end would end it as well.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -7,8 +7,8 @@
 //!                                   eth1 10.4.0.254 ------ tap ------ eth0 10.4.0.2
 //! ```
 //!
-//! Each also has the IPv6 address with the same numbers: fd09::1, ... right speaks through the
-//! guest's tunnel, so that both ends of what is carried are sockets of this rig.
+//! Each also has the IPv6 address with the same numbers: fd09::1, ... right sends through the
+//! guest's tunnel, so that both ends of the traffic are sockets of this rig.
 //! `make kernel-test` builds the guest and runs this; TCG is slow, and this takes some minutes.
 
 mod cookies;

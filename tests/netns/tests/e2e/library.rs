@@ -1,5 +1,5 @@
-//! The library in a program on left, which has neither a right nor a device; right is
-//! linerate with the kernel's TCP.
+//! The library in a program on left, without rights and without a device; right is linerate with the
+//! kernel's TCP.
 //!
 //! ```text
 //!   left: this process, linerate-tunnel                      right
@@ -43,31 +43,31 @@ fn world() -> World {
     let config = Config::from_text(&text).expect("a configuration");
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime");
-    // Its sockets belong to the network in which it starts.
+    // Its sockets belong to the network namespace in which it starts.
     let tunnel = left.inside(|| runtime.block_on(Tunnel::start(&config)).expect("a tunnel"));
     World { right, left, tunnel, runtime }
 }
 
 impl World {
-    /// What a host inside answers to a request for a page.
+    /// The answer of a host behind the tunnel to a request for a page.
     fn get(&self, host: &str, page: &str) -> Vec<u8> {
-        let asking = async {
+        let request = async {
             let mut stream = self.tunnel.connect_host(host, 80).await.expect("a connection");
             let request = format!("GET /{page} HTTP/1.0\r\nHost: {host}\r\n\r\n");
-            stream.write_all(request.as_bytes()).await.expect("it is heard");
+            stream.write_all(request.as_bytes()).await.expect("it is received");
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer).await.expect("it answers");
             answer
         };
-        let asking = async { tokio::time::timeout(PATIENCE, asking).await };
-        self.runtime.block_on(asking).expect("it answers soon")
+        let request = async { tokio::time::timeout(PATIENCE, request).await };
+        self.runtime.block_on(request).expect("it answers soon")
     }
 }
 
 #[test]
-fn a_program_reaches_the_kernel_behind_a_tunnel_by_name_and_by_both_families() {
+fn a_program_connects_through_the_tunnel_by_name_and_by_both_families() {
     let world = world();
-    let bytes = speech(8_000_000);
+    let bytes = varied_bytes(8_000_000);
     world.right.host.run("mkdir -p /run/rig/www");
     std::fs::write(world.right.host.outside("/run/rig/www/page"), &bytes).expect("a file");
     services::files(&world.right.host, "[::]:80", "/run/rig/www");
@@ -81,7 +81,7 @@ fn a_program_reaches_the_kernel_behind_a_tunnel_by_name_and_by_both_families() {
 }
 
 #[test]
-fn the_kernel_reaches_a_listener_of_a_program_and_hears_of_its_end() {
+fn a_peer_connects_to_a_programs_listener_and_is_reset_at_its_end() {
     let World { right, tunnel, runtime, .. } = world();
     let listener = tunnel.listen("[::]:7".parse().expect("an address")).expect("a listener");
     runtime.spawn(async move {
@@ -90,9 +90,9 @@ fn the_kernel_reaches_a_listener_of_a_program_and_hears_of_its_end() {
             tokio::spawn(async move { tokio::io::copy(&mut read, &mut write).await });
         }
     });
-    // The tunnel's port is known to nobody before its first packet.
+    // The peer learns the tunnel's port from its first packet.
     runtime.block_on(tunnel.ping("10.9.0.2".parse().expect("an address"))).expect("an echo");
-    let said = speech(3_000_000);
+    let said = varied_bytes(3_000_000);
     let mut held = Vec::new();
     for to in ["10.9.0.1:7", "[fd09::1]:7"] {
         let mut stream = right.host.inside(|| TcpStream::connect(to)).expect("a connection");
@@ -101,7 +101,7 @@ fn the_kernel_reaches_a_listener_of_a_program_and_hears_of_its_end() {
         std::thread::scope(|scope| {
             let mut saying = stream.try_clone().expect("a descriptor");
             let said = &said;
-            scope.spawn(move || saying.write_all(said).expect("it is heard"));
+            scope.spawn(move || saying.write_all(said).expect("it is received"));
             stream.read_exact(&mut heard).expect("it answers");
         });
         assert!(heard == said);
@@ -114,7 +114,7 @@ fn the_kernel_reaches_a_listener_of_a_program_and_hears_of_its_end() {
     }
 }
 
-/// Bytes in which no part looks like another.
-fn speech(len: u32) -> Vec<u8> {
+/// Bytes without repetition.
+fn varied_bytes(len: u32) -> Vec<u8> {
     (0..len).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
 }

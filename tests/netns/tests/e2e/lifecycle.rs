@@ -1,4 +1,4 @@
-//! How a daemon starts and ends, and what it leaves behind: nothing.
+//! How a daemon starts and ends; it leaves nothing behind.
 //!
 //! ```text
 //!   alone                         left                                right
@@ -28,8 +28,8 @@ fn linerate() -> String {
     program.display().to_string()
 }
 
-/// Starts one in the background, as a user would; its output goes to a file, as a daemon that
-/// keeps it open would hold up whoever reads a pipe.
+/// Starts a daemon in the background, as a user would. Its output goes to a file, because the
+/// daemon would keep a pipe open.
 fn in_background(host: &Host, interface: &str) -> Outcome {
     let log = "/run/rig/start.log";
     let mut outcome = host.attempt(format!("{} {interface} </dev/null >{log} 2>&1", linerate()));
@@ -48,7 +48,7 @@ fn sigterm_and_sigint_leave_no_interface_and_no_socket() {
         let (host, mut daemon) = alone();
         assert!(host.has(SOCKET) && host.has_device(INTERFACE));
         daemon.signal(signal);
-        let status = daemon.ends();
+        let status = daemon.wait_for_end();
         assert!(status.success(), "SIG{signal}: {status}");
         is_gone(&host);
     }
@@ -58,7 +58,7 @@ fn sigterm_and_sigint_leave_no_interface_and_no_socket() {
 fn deleting_the_link_ends_the_daemon_and_its_socket() {
     let (host, mut daemon) = alone();
     host.run("ip link del wg0");
-    daemon.ends();
+    daemon.wait_for_end();
     is_gone(&host);
 }
 
@@ -66,12 +66,12 @@ fn deleting_the_link_ends_the_daemon_and_its_socket() {
 fn removing_the_socket_ends_the_daemon_and_its_link() {
     let (host, mut daemon) = alone();
     host.run(format!("rm {SOCKET}"));
-    daemon.ends();
+    daemon.wait_for_end();
     is_gone(&host);
 }
 
 #[test]
-fn a_second_daemon_of_the_same_name_is_refused_and_the_first_unhurt() {
+fn a_second_daemon_of_the_same_name_is_refused_and_the_first_unaffected() {
     let pair = Pair::linerate();
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
@@ -92,7 +92,7 @@ fn a_second_daemon_of_the_same_name_is_refused_and_the_first_unhurt() {
 fn the_stale_socket_of_a_killed_daemon_is_replaced() {
     let (host, mut daemon) = alone();
     daemon.signal("KILL");
-    daemon.ends();
+    daemon.wait_for_end();
     assert!(host.has(SOCKET), "a killed daemon cannot remove its socket");
     eventually("the interface is gone", PATIENCE, || !host.has_device(INTERFACE));
     let outcome = in_background(&host, INTERFACE);
@@ -101,49 +101,49 @@ fn the_stale_socket_of_a_killed_daemon_is_replaced() {
 }
 
 #[test]
-fn a_start_in_the_background_returns_once_usable_and_not_before() {
+fn a_background_start_returns_once_the_interface_is_usable() {
     for _ in 0..5 {
         let host = Host::new("alone");
         let watch = Stopwatch::start();
         let outcome = in_background(&host, INTERFACE);
         assert!(outcome.ok, "{}", outcome.stderr);
         assert!(watch.elapsed() < deadline(Duration::from_secs(5)), "took {:?}", watch.elapsed());
-        // No waiting here: wg-quick goes on at once as well.
+        // Without waiting: wg-quick continues at once as well.
         host.run("wg set wg0 listen-port 40404 && ip address add 10.9.0.1/24 dev wg0");
         host.run("ip link set wg0 up");
-        let pid = host.daemon_of(INTERFACE).expect("the daemon lives on");
+        let pid = host.daemon_of(INTERFACE).expect("the daemon runs");
         let parent = host.read(&format!("/proc/{pid}/stat"));
         let parent = parent.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
-        assert_eq!(parent, Some("1"), "it is still the child of a starter");
+        assert_eq!(parent, Some("1"), "it is still a child of its starter");
         host.run(format!("kill -TERM {pid}"));
         is_gone(&host);
     }
 }
 
 #[test]
-fn with_f_it_stays_in_the_foreground() {
+fn option_f_keeps_it_in_the_foreground() {
     let (host, mut daemon) = alone();
     assert!(daemon.is_running());
     assert_eq!(host.daemon_of(INTERFACE), Some(daemon.pid()));
 }
 
 #[test]
-fn two_interfaces_live_side_by_side_and_end_alone() {
+fn two_interfaces_run_together_and_end_separately() {
     let (host, mut first) = alone();
     let mut second = Daemon::start(&host, Implementation::Linerate, "wg1");
     host.run("wg set wg1 listen-port 40405");
     assert_eq!(host.run("wg show interfaces").split_whitespace().count(), 2);
     second.signal("TERM");
-    second.ends();
+    second.wait_for_end();
     eventually("wg1 is gone", PATIENCE, || !host.has_device("wg1"));
     assert!(first.is_running());
     assert_eq!(host.run("wg show interfaces").trim(), "wg0");
 }
 
-/// wg(8) removes a socket that refuses a connection, as one does that is bound and does not listen
-/// yet. strace(1) makes that time longer than it is.
+/// wg(8) removes a socket that refuses a connection, such as one that is bound but not listening
+/// yet. strace(1) lengthens that state.
 #[test]
-fn a_start_does_not_fail_because_wg_show_looks_on() {
+fn a_start_succeeds_while_wg_show_runs() {
     const SLOW_LISTEN: [&str; 7] = [
         "-f",
         "-qq",
@@ -168,14 +168,14 @@ fn a_start_does_not_fail_because_wg_show_looks_on() {
         host.run(format!("{} down wg0", linerate()));
         assert!(daemon.wait().expect("it is a child").success());
     }
-    assert!(looking.try_wait().expect("it is a child").is_none(), "it looks until the end");
+    assert!(looking.try_wait().expect("it is a child").is_none(), "wg show still runs");
     host.run(format!("touch {stop}"));
     looking.wait().expect("it is a child");
     assert_eq!(host.run("ls -A /run/wireguard"), "", "a start leaves nothing");
 }
 
 #[test]
-fn clients_that_are_idle_lock_no_other_out() {
+fn idle_clients_do_not_block_others() {
     let (host, _daemon) = alone();
     let mut capture = host
         .command(Implementation::Linerate.path())
@@ -187,7 +187,7 @@ fn clients_that_are_idle_lock_no_other_out() {
         .map(|number| {
             let mut client = UnixStream::connect(host.outside(SOCKET)).expect("it listens");
             if number % 2 == 0 {
-                // One that makes room already is told so.
+                // A client that is being evicted gets an error.
                 let _ = client.write_all(b"set=1\nlisten_port=1\n");
             }
             client
@@ -204,7 +204,7 @@ fn clients_that_are_idle_lock_no_other_out() {
 }
 
 #[test]
-fn up_runs_no_hook_that_another_user_may_have_written() {
+fn up_refuses_hooks_that_another_user_may_have_written() {
     let host = Host::new("alone");
     let text = format!("[Interface]\nPrivateKey = {}\nPreUp = touch /run/rig/ran\n", {
         Key::generate().private
@@ -235,7 +235,7 @@ fn up_runs_no_hook_that_another_user_may_have_written() {
 }
 
 #[test]
-fn traffic_comes_back_after_link_down_and_up() {
+fn traffic_resumes_after_link_down_and_up() {
     let pair = Pair::linerate();
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
@@ -250,7 +250,7 @@ fn traffic_comes_back_after_link_down_and_up() {
 }
 
 #[test]
-fn without_the_right_to_make_an_interface_it_says_so() {
+fn a_start_without_rights_fails_with_a_clear_message() {
     let host = Host::new("alone");
     let log = "/run/rig/rights.log";
     for arguments in ["wg0", "-f wg0"] {
@@ -267,7 +267,7 @@ fn without_the_right_to_make_an_interface_it_says_so() {
 }
 
 #[test]
-fn with_user_it_gives_root_up_and_still_changes_port_and_mark_and_cleans_up() {
+fn with_user_it_drops_root_but_changes_port_and_mark_and_cleans_up() {
     if lacks_users() {
         return;
     }
@@ -283,7 +283,7 @@ fn with_user_it_gives_root_up_and_still_changes_port_and_mark_and_cleans_up() {
             assert_eq!(host.run("wg show wg0 listen-port").trim(), port);
             assert_eq!(host.run("wg show wg0 fwmark").trim(), mark);
         }
-        // What is left as root is the helper.
+        // Only the helper remains as root.
         let nobody = host.run("pgrep -u nobody linerate");
         let capabilities = host.run(format!("grep CapEff /proc/{}/status", nobody.trim()));
         assert!(capabilities.trim().ends_with("0000000000000000"), "{capabilities}");
@@ -294,23 +294,23 @@ fn with_user_it_gives_root_up_and_still_changes_port_and_mark_and_cleans_up() {
 }
 
 #[test]
-fn a_peer_whose_helper_was_killed_goes_on_says_so_and_leaves_no_interface() {
+fn a_peer_without_its_helper_continues_logs_it_and_leaves_no_interface() {
     let (host, mut daemon) = alone();
     host.run("ip link set wg0 up && wg set wg0 listen-port 900");
     host.run("pkill -KILL -x linerate-helper");
     assert!(!host.attempt("wg set wg0 listen-port 901").ok);
     let told = "the helper process is gone";
-    eventually("it says why", PATIENCE, || daemon.log().contains(told));
+    eventually("it logs the reason", PATIENCE, || daemon.log().contains(told));
     assert_eq!(host.run("wg show wg0 listen-port").trim(), "900", "it is as it was");
     assert!(daemon.is_running());
     daemon.signal("TERM");
-    daemon.ends();
+    daemon.wait_for_end();
     eventually("the interface is gone", PATIENCE, || !host.has_device(INTERFACE));
     assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
 }
 
 #[test]
-fn a_name_that_no_interface_can_have_is_refused() {
+fn an_invalid_interface_name_is_refused() {
     let host = Host::new("alone");
     for name in ["sixteen-letters-", "a/b"] {
         let outcome = in_background(&host, name);

@@ -1,6 +1,7 @@
 //! End-to-end tests: real daemons, peers and coordinators on hosts in network namespaces.
 //!
-//! One program has all of them, so that the libraries are linked once and the tests share the machine.
+//! One program contains all tests, so that the libraries are linked once and the tests share the
+//! machine.
 
 #![forbid(unsafe_code)]
 

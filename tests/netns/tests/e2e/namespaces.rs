@@ -1,5 +1,5 @@
-//! An interface that is moved to another network namespace, as wireguard.com/netns shows: its UDP
-//! socket stays where the daemon was started.
+//! An interface that is moved to another network namespace, as on wireguard.com/netns. Its UDP socket
+//! stays in the daemon's namespace.
 //!
 //! ```text
 //!   container                 left                                right
@@ -30,7 +30,7 @@ fn index_of(host: &Host, device: &str) -> String {
     host.read(&format!("/sys/class/net/{device}/ifindex")).trim().to_owned()
 }
 
-/// Configures the interface where it is now, with all that is not local going through it.
+/// Configures the interface in its current namespace, with a default route through it.
 fn configure(host: &Host) {
     address(host, INTERFACE, "10.9.0.1/24");
     address(host, INTERFACE, "fd00:9::1/64");
@@ -38,10 +38,10 @@ fn configure(host: &Host) {
 }
 
 fn carries(host: &Host, pair: &Pair) {
-    eventually("what goes into the interface arrives", PATIENCE, || {
+    eventually("packets sent into the interface arrive", PATIENCE, || {
         ping(host, "-c 1 -W 1 10.9.0.2").received == 1
     });
-    eventually("what comes for the interface arrives", PATIENCE, || {
+    eventually("packets for the interface arrive", PATIENCE, || {
         ping(&pair.right.host, "-c 1 -W 1 10.9.0.1").received == 1
     });
 }
@@ -68,11 +68,11 @@ fn in_container() -> (Pair, Host) {
 }
 
 #[test]
-fn a_moved_interface_carries_and_is_seen_where_it_is() {
+fn a_moved_interface_works_in_its_new_namespace() {
     let (pair, container) = in_container();
     let left = &pair.left.host;
     assert!(!left.has_device(INTERFACE));
-    assert!(has_port(left) && !has_port(&container), "the UDP socket stays where it was born");
+    assert!(has_port(left) && !has_port(&container), "the UDP socket stays in its namespace");
     assert_eq!(left.run("wg show wg0 peers").split_whitespace().count(), 1);
 
     container.run("ip link set wg0 down");
@@ -96,7 +96,7 @@ fn an_interface_ends_its_daemon_when_the_container_ends() {
 }
 
 #[test]
-fn linerate_down_ends_an_interface_that_is_elsewhere() {
+fn linerate_down_ends_an_interface_in_another_namespace() {
     let (pair, container) = in_container();
     let outcome = linerate(&pair.left.host, "down wg0");
     assert!(outcome.ok, "{}", outcome.stderr);
@@ -105,7 +105,7 @@ fn linerate_down_ends_an_interface_that_is_elsewhere() {
 }
 
 #[test]
-fn an_interface_moves_on_and_comes_back() {
+fn an_interface_moves_again_and_returns() {
     let (pair, container) = in_container();
     let left = &pair.left.host;
     move_device(INTERFACE, &container, left);
@@ -129,7 +129,7 @@ fn an_interface_moves_on_and_comes_back() {
 }
 
 #[test]
-fn another_interface_of_the_same_number_is_left_alone() {
+fn another_interface_with_the_same_index_is_unaffected() {
     let pair = Pair::linerate();
     let left = &pair.left.host;
     let (index, container) = (index_of(left, INTERFACE), Host::new("container"));
@@ -150,9 +150,9 @@ fn another_interface_of_the_same_number_is_left_alone() {
     assert!(left.has_device(INTERFACE), "it was not ours");
 }
 
-/// An index that is taken there is changed by the kernel.
+/// The kernel changes an index that is already in use there.
 #[test]
-fn an_interface_whose_number_is_taken_there_is_found_all_the_same() {
+fn an_interface_is_found_after_its_index_changed() {
     let pair = Pair::linerate();
     let left = &pair.left.host;
     let (index, container) = (index_of(left, INTERFACE), Host::new("container"));
@@ -169,7 +169,7 @@ fn an_interface_whose_number_is_taken_there_is_found_all_the_same() {
 }
 
 #[test]
-fn without_the_right_to_hear_of_other_namespaces_it_carries_and_ends_all_the_same() {
+fn an_interface_without_events_of_other_namespaces_works_and_ends() {
     let (left, right) = Pair::hosts(1500);
     let container = Host::new("container");
     let (left_key, right_key) = (Key::generate(), Key::generate());
@@ -193,7 +193,7 @@ fn without_the_right_to_hear_of_other_namespaces_it_carries_and_ends_all_the_sam
     right.run("ip address add 10.9.0.2/24 dev wg0 && ip link set wg0 up");
     move_device(INTERFACE, &left, &container);
     configure(&container);
-    eventually("what goes into the interface arrives", PATIENCE, || {
+    eventually("packets sent into the interface arrive", PATIENCE, || {
         ping(&container, "-c 1 -W 1 10.9.0.2").received == 1
     });
     assert!(left.read(log).contains("CAP_NET_BROADCAST"), "{}", left.read(log));
@@ -202,7 +202,7 @@ fn without_the_right_to_hear_of_other_namespaces_it_carries_and_ends_all_the_sam
 }
 
 #[test]
-fn what_up_did_for_an_interface_that_left_touches_no_other_of_its_number() {
+fn routes_of_a_moved_interface_do_not_affect_another_with_its_index() {
     let host = Host::new("alone");
     let [own, peer] = [Key::generate(), Key::generate()];
     let file = conf(&host, &own, &peer, "", "AllowedIPs = 10.9.0.2/32, 10.7.0.0/24");
@@ -214,10 +214,10 @@ fn what_up_did_for_an_interface_that_left_touches_no_other_of_its_number() {
     host.run(format!(
         "ip link add index {index} name other type veth peer name far && ip link set other up"
     ));
-    // A network that is connected and then no more has the routes looked at.
+    // Adding and removing a connected network triggers a check of the routes.
     host.run("ip link add name eth0 type veth peer name far0 && ip link set eth0 up");
     host.run("ip address add 10.7.0.1/24 dev eth0 && ip link del eth0");
-    // The answer comes behind what it heard before.
+    // The answer follows earlier events.
     host.run("wg set wg0 listen-port 4567");
     let outcome = linerate(&host, "down wg0");
     assert!(outcome.ok, "{}", outcome.stderr);
@@ -225,9 +225,9 @@ fn what_up_did_for_an_interface_that_left_touches_no_other_of_its_number() {
     eventually("the interface is gone", PATIENCE, || !container.has_device(INTERFACE));
 }
 
-/// Of the host it was started on.
+/// State of the host on which it was started.
 #[test]
-fn what_up_did_is_taken_back_when_the_interface_ends_elsewhere() {
+fn changes_of_up_are_undone_when_the_interface_ends_in_another_namespace() {
     let state = "ip rule; ip -6 rule; nft list ruleset; cat /etc/resolv.conf";
     for by_down in [true, false] {
         let host = Host::new("alone");

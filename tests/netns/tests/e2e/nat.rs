@@ -1,7 +1,7 @@
-//! Nodes behind boxes of each kind, with routers between as on the Internet: any two connect, and
-//! directly exactly where theory allows.
+//! Nodes behind boxes of each kind, with routers in between as on the Internet: all pairs connect,
+//! and directly exactly if theory allows it.
 
-mod chance;
+mod birthday;
 mod changes;
 mod flooded;
 mod idle;
@@ -17,22 +17,22 @@ use netns::{
     ping,
 };
 
-/// Within this two linerates go directly that can: 3 s are promised once each knows the other and is
-/// connected to its relay, and the last to join is known to all within 2 s. Most take a tenth of a
-/// second.
+/// Time in which two linerates connect directly if possible. 3 s are promised once each knows the
+/// other and is connected to its relay, and the last node is announced within 2 s. Most take a
+/// tenth of a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The same with a stock node, whose first handshake is lost, and repeated after 5 s.
+/// The same with a stock node: its first handshake is lost, and repeated after 5 s.
 const STOCK_PATIENCE: Duration = Duration::from_secs(12);
 
-/// Within this a ping is answered.
+/// Time in which a ping is answered.
 const ANSWERED: Duration = Duration::from_secs(2);
 
-/// Seconds for which two try that cannot.
+/// Seconds of attempts by pairs that cannot connect directly.
 const LATER: u32 = 10;
 
-/// Those at which stock nodes are looked at, too. They do not prime, so that two boxes without an
-/// input drop do not meet.
+/// Boxes that are also tested with stock nodes. These do not prime, so two boxes without an input
+/// drop do not connect.
 const STOCK: [Nat; 11] = [
     Nat::FullCone,
     Nat::AddressRestricted,
@@ -47,7 +47,7 @@ const STOCK: [Nat; 11] = [
     Nat::OnlyProxy,
 ];
 
-/// Whether datagrams of two hosts behind such boxes can be made to meet.
+/// Whether hosts behind these boxes can connect directly.
 fn can_meet(one: Nat, other: Nat) -> bool {
     if one.has_ipv6() && other.has_ipv6() {
         return true;
@@ -55,14 +55,14 @@ fn can_meet(one: Nat, other: Nat) -> bool {
     let [one, other] = [one, other].map(in_ipv4);
     match (one, other) {
         (Nat::WithoutUdp, _) | (_, Nat::WithoutUdp) => false,
-        // The port that the one has to be let in from is known to nobody.
+        // The port that the second box must accept is unknown.
         (Nat::Symmetric, Nat::Symmetric | Nat::PortRestricted) => false,
         (Nat::PortRestricted, Nat::Symmetric) => false,
         _ => true,
     }
 }
 
-/// The box that acts alike for who has IPv4 alone.
+/// The equivalent box for hosts with IPv4 alone.
 fn in_ipv4(nat: Nat) -> Nat {
     match nat {
         Nat::WithIpv6 => Nat::Symmetric,
@@ -74,19 +74,19 @@ fn in_ipv4(nat: Nat) -> Nat {
     }
 }
 
-/// The same where the other is a stock node, which knows no address behind a translator.
+/// The same if the other is a stock node, which does not know its address behind a translator.
 fn can_meet_stock(one: Nat, other: Nat) -> bool {
     can_meet(one, if other == Nat::Nat64 { Nat::OnlyIpv6 } else { other })
 }
 
-/// A node behind each.
+/// A node behind each box.
 fn join(tailnet: &Tailnet, kind: MemberKind, nats: &[Nat]) -> Vec<(Nat, Member)> {
     let key = tailnet.coordinator.auth_key();
     let nats: Vec<_> = nats.iter().copied().filter(|nat| !nat.is_missing()).collect();
     let ready = nats.iter().enumerate().map(|(at, nat)| {
         let name = format!("{nat:?}-{kind:?}-{at}").to_lowercase();
         let mut program = MemberProgram::from(kind);
-        // Which of so many have met by chance when they are looked at is chance: `chance` has that.
+        // Whether pairs connect by birthday probing is random: `birthday` tests that.
         let flags = if kind == MemberKind::Linerate { "--guess-ports=false" } else { "" };
         program.environment.extend(nat.environment());
         (url(tailnet, kind, *nat), tailnet.host(&name, Uplink::Behind(*nat)), program, flags)
@@ -104,7 +104,7 @@ fn join(tailnet: &Tailnet, kind: MemberKind, nats: &[Nat]) -> Vec<(Nat, Member)>
     })
 }
 
-/// The coordinator, as it is called from behind such a box.
+/// The coordinator's URL from behind this box.
 fn url(tailnet: &Tailnet, kind: MemberKind, nat: Nat) -> String {
     let coordinator = &tailnet.coordinator;
     let translates = nat == Nat::Nat64 && kind == MemberKind::Linerate;
@@ -115,9 +115,9 @@ fn url(tailnet: &Tailnet, kind: MemberKind, nat: Nat) -> String {
     }
 }
 
-/// What does not go as it should: a line each.
+/// Pairs with a wrong path, a line each.
 fn wrong(pairs: &[([&Member; 2], bool)]) -> Vec<String> {
-    // All that are relayed try for a while, together, while the others are looked at.
+    // All relayed pairs keep trying while the others are checked.
     let mut wrong = Vec::new();
     thread::scope(|scope| {
         for (ends, _) in pairs.iter().filter(|(_, meet)| !meet) {
@@ -152,7 +152,8 @@ fn wrong(pairs: &[([&Member; 2], bool)]) -> Vec<String> {
     wrong
 }
 
-/// Has two ping each other until both go directly; not for long. How long it took.
+/// Lets two nodes ping each other until both send directly, within a short time. Returns the
+/// duration.
 fn wait_until_direct(ends: [&Member; 2]) -> Duration {
     let watch = Stopwatch::start();
     let is_stock = ends.iter().any(|member| member.kind() == MemberKind::Tailscaled);
@@ -166,7 +167,7 @@ fn wait_until_direct(ends: [&Member; 2]) -> Duration {
     watch.elapsed()
 }
 
-/// Looks at each pair, where one of the first is with one of the others.
+/// Checks each pair of one node of `ones` and one of `others`.
 fn matrix(
     ones: &[(Nat, Member)],
     others: &[(Nat, Member)],
@@ -186,14 +187,14 @@ fn matrix(
 }
 
 #[test]
-fn any_two_linerates_connect_directly_exactly_where_theory_allows() {
+fn two_linerates_connect_directly_exactly_if_theory_allows() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [ones, others] = [0, 1].map(|_| join(&tailnet, MemberKind::Linerate, &Nat::ALL));
     matrix(&ones, &others, |at, beside| at <= beside, can_meet);
 }
 
 #[test]
-fn linerate_and_tailscaled_connect_directly_exactly_where_theory_allows() {
+fn linerate_and_tailscaled_connect_directly_exactly_if_theory_allows() {
     let Some(tailnet) = Tailnet::start() else { return };
     let ones = join(&tailnet, MemberKind::Linerate, &STOCK);
     let others = join(&tailnet, MemberKind::Tailscaled, &STOCK);

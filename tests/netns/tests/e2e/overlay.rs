@@ -1,5 +1,5 @@
-//! VXLAN inside a tunnel: the kernel hands its super-packets out whole (Linux 6.17), and each segment
-//! has both headers and all checksums right.
+//! VXLAN inside a tunnel: the kernel sends its super-packets unsplit (Linux 6.17), and each segment has
+//! correct headers and checksums.
 //!
 //! ```text
 //!   left: linerate                                           right: a peer
@@ -10,30 +10,30 @@
 use std::time::Duration;
 
 use netns::{
-    Family, INTERFACE, Implementation, Iperf, Meeting, OVERLAY, Pair, announce, eventually,
+    Family, INTERFACE, Implementation, Introduction, Iperf, OVERLAY, Pair, announce, eventually,
     has_vxlan, overlay, skip,
 };
 
-/// What each TCP stream carries.
+/// Bytes of each TCP stream.
 const BYTES: u64 = 64 << 20;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// What no packet of the interface is longer than, and a super-packet is.
+/// Longer than any packet of the interface, and shorter than a super-packet.
 const LONG: u32 = 10_000;
 
 #[test]
-fn vxlan_leaves_in_super_packets_and_arrives_with_right_checksums() {
+fn vxlan_leaves_in_super_packets_and_arrives_with_correct_checksums() {
     if !has_vxlan() {
         return skip("VXLAN in the kernel");
     }
-    // The first writes its packets to the kernel as they are, which looks at each checksum.
+    // The first one writes single packets to the kernel, which verifies each checksum.
     for peer in [Implementation::Boringtun, Implementation::Linerate] {
         if peer.is_skipped() {
             continue;
         }
         let pair = Pair::start(Implementation::Linerate, peer);
-        pair.introduce(Meeting::default());
+        pair.introduce(Introduction::default());
         let (left, right) = (&pair.left, &pair.right);
         left.reaches(right, Family::V4, SOON);
         for (outer, checksums, options) in [
@@ -51,7 +51,7 @@ fn vxlan_leaves_in_super_packets_and_arrives_with_right_checksums() {
     }
 }
 
-/// Sends TCP through it; whether some of it left the kernel in super-packets.
+/// Sends TCP through it. Returns whether some of it left the kernel in super-packets.
 fn carries(pair: &Pair, case: &str) -> bool {
     let (left, right) = (&pair.left.host, &pair.right.host);
     let bad = || {
@@ -76,7 +76,7 @@ fn carries(pair: &Pair, case: &str) -> bool {
     seen
 }
 
-/// Whether the kernel hands them out.
+/// Whether the kernel sends super-packets of tunnels.
 fn has_tunnels(pair: &Pair) -> bool {
     let features = pair.left.host.run(format!("ethtool -k {INTERFACE}"));
     features.lines().any(|line| line.trim() == "tx-udp_tnl-segmentation: on")

@@ -1,11 +1,11 @@
-//! More than the tunnel can carry.
+//! More traffic than the tunnel can carry.
 //!
 //! ```text
 //!   left  10.1.0.1 ---- 10.1.0.2  right  10.2.0.2 ---- 10.2.0.3  other
 //!   eth0                eth0             eth1                    eth0
 //!   wg0 10.9.0.1                  wg0 10.9.0.2                   wg0 10.9.0.3
 //!
-//!   left floods right with UDP through its tunnel; other, a peer of right as well, sends little
+//!   left floods right with UDP through its tunnel; other, also a peer of right, sends little
 //! ```
 
 use std::net::{SocketAddr, UdpSocket};
@@ -15,51 +15,51 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use netns::{
-    Addresses, Datagrams, Family, Host, INTERFACE, Implementation, PORT, Pair, Pinging, Shown,
+    Addresses, Datagrams, Family, Host, INTERFACE, Implementation, PORT, Pair, Pinging, ShowOutput,
     Side, Stopwatch, Train, announce, cable, eventually, in_background,
 };
 use nix::sys::socket::{setsockopt, sockopt};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long it is flooded.
+/// Duration of the flood.
 const FLOOD: Duration = Duration::from_secs(5);
 
 /// Bytes of each datagram of the flood, and in the tunnel.
 const SIZE: usize = 1200;
 const SIZE_OUTSIDE: u64 = 1200 + 28 + 4 + 32;
-/// Datagrams that a sender gives to the kernel one by one, and as many as it takes at a time, so
-/// that sending costs far less than carrying.
+/// Datagrams per system call: one, and as many as possible, so that sending costs far less than
+/// forwarding.
 const TRAINS: [usize; 2] = [1, 45];
 
-/// A ping fares at least half as well as the flood beside it: both stand in one queue of the kernel,
-/// in front of the tunnel, which drops what comes while it is full. Measured: of the pings 36 to
-/// 58 % are lost beside a flood of single datagrams, of which 38 to 78 % are, and 79 to 86 % beside
-/// one of trains, of which 97 % are.
+/// A ping does at least half as well as the concurrent flood: both are in one queue of the kernel
+/// in front of the tunnel, which drops packets while it is full. Measured: with a flood of single
+/// datagrams, 36 to 58 % of the pings and 38 to 78 % of the flood are lost; with trains, 79 to 86 %
+/// of the pings and 97 % of the flood.
 const LEAST_FAIRNESS: f64 = 0.5;
 
-/// The part of another peer's paced flow that has to arrive beside a flood.
+/// The fraction of another peer's paced flow that must arrive during a flood.
 const LEAST_SHARE: f64 = 0.5;
 
 /// About 1 Mbit/s.
 const PACED: Train =
     Train { count: 1, size: 500, segmented: false, rest: Duration::from_millis(4) };
 
-/// A sender that never rests.
+/// A sender without pauses.
 struct Flood {
     stop: Arc<AtomicBool>,
     sender: JoinHandle<u64>,
 }
 
 impl Flood {
-    /// `train` datagrams are given to the kernel at a time.
+    /// `train` datagrams per system call.
     fn start(from: &Side, to: &Side, train: usize) -> Flood {
         let address: SocketAddr =
             to.inner.endpoint(Family::V4, 9).parse().expect("an address of the rig");
-        // A socket that takes nothing more, so that no ICMP comes back.
+        // The socket's buffer stays full, so that no ICMP error is sent.
         let sink = to.host.inside(|| UdpSocket::bind(address)).expect("the port is free");
         let socket = from.host.inside(|| UdpSocket::bind("0.0.0.0:0")).expect("a port is free");
-        socket.connect(address).expect("there is a way");
+        socket.connect(address).expect("there is a route");
         if train > 1 {
             setsockopt(&socket, sockopt::UdpGsoSegment, &(SIZE as i32)).expect("Linux 4.18");
         }
@@ -78,7 +78,7 @@ impl Flood {
         Flood { stop, sender }
     }
 
-    /// Ends it; how many datagrams the sender got rid of.
+    /// Ends the flood; returns how many datagrams the sender sent.
     fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.sender.join().expect("the flood ends")
@@ -91,7 +91,7 @@ fn wait(time: Duration) {
 }
 
 #[test]
-fn a_ping_beside_a_flood_is_answered_and_what_is_dropped_is_counted() {
+fn pings_are_answered_during_a_flood_and_drops_are_counted() {
     for train in TRAINS {
         let mut pair = Pair::linerate();
         pair.left.reaches(&pair.right, Family::V4, PATIENCE);
@@ -102,7 +102,8 @@ fn a_ping_beside_a_flood_is_answered_and_what_is_dropped_is_counted() {
         let sent = flood.finish();
 
         let carried = pair.right.peer_status(&pair.left).received / SIZE_OUTSIDE;
-        let drops = [&pair.left, &pair.right].map(|side| Shown::of(&side.host, INTERFACE).drops);
+        let drops =
+            [&pair.left, &pair.right].map(|side| ShowOutput::of(&side.host, INTERFACE).drops);
         let full = pair.left.host.device_count(INTERFACE, "tx_dropped");
         announce(&format!(
             "OVERLOAD: trains of {train}: {sent} sent, {carried} carried; {} of {} pings \
@@ -140,7 +141,7 @@ fn three() -> (Pair, Side) {
 }
 
 #[test]
-fn another_peers_paced_flow_goes_on_beside_a_flood() {
+fn another_peers_paced_flow_continues_during_a_flood() {
     let (mut pair, mut other) = three();
     other.reaches(&pair.right, Family::V4, PATIENCE);
     pair.left.reaches(&pair.right, Family::V4, PATIENCE);
@@ -152,7 +153,7 @@ fn another_peers_paced_flow_goes_on_beside_a_flood() {
     let arrived = paced.finish();
     let sent = flood.finish();
 
-    let right = Shown::of(&pair.right.host, INTERFACE).drops;
+    let right = ShowOutput::of(&pair.right.host, INTERFACE).drops;
     let share = 1.0 - arrived.lost();
     announce(&format!(
         "OVERLOAD: beside {sent} of another peer, {:.1} % of a paced flow arrive: {arrived:?}; \

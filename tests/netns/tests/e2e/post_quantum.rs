@@ -1,5 +1,5 @@
-//! Secrets against quantum computers: what is on the cable before two peers have agreed on one, and
-//! what becomes of peers that know nothing of it.
+//! Post-quantum secrets: traffic on the cable before two peers have agreed on one, and peers without
+//! support.
 //!
 //! ```text
 //!   left                                                     right
@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use netns::{
-    Addresses, Capture, Host, INTERFACE, Implementation, Key, Meeting, Message, PORT, Pair,
-    Pinging, Shown, Side, eventually, ping,
+    Addresses, Capture, Host, INTERFACE, Implementation, Introduction, Key, Message, PORT, Pair,
+    Pinging, ShowOutput, Side, eventually, ping,
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -22,15 +22,15 @@ const SOON: Duration = Duration::from_secs(15);
 const RESPONSE: u8 = 2;
 const DATA: u8 = 4;
 
-/// Datagrams of transport data that are none of a user: keepalives; questions, answers and all
-/// else of an exchange that has no body; the parts of a key and a ciphertext.
+/// Lengths of transport data without user data: keepalives; probes, answers and other messages of
+/// an exchange without a body; the parts of a key and a ciphertext.
 const OURS: [usize; 5] = [32, 48, 336, 432, 448];
 
-/// What pings of this size are on the cable, between any of the others.
+/// Pings whose length on the cable differs from all of these.
 const PING: &str = "-s 300";
 const PING_SENT: usize = 368;
 
-/// A host that `linerate up` runs on.
+/// A host with `linerate up`.
 struct Up {
     host: Host,
     key: Key,
@@ -38,13 +38,13 @@ struct Up {
 }
 
 impl Up {
-    /// Without UDP GSO of the cable, so that a capture has each datagram by itself.
+    /// Without UDP GSO on the cable, so that a capture contains single datagrams.
     fn new(host: Host, number: u8) -> Self {
         host.run("ethtool -K eth0 tx-udp-segmentation off");
         Self { host, key: Key::generate(), number }
     }
 
-    /// Brings it up, with a peer and the line of its file that is tested.
+    /// Brings it up, with a peer and the tested line of its file.
     fn start(&self, peer: &str, line: &str) {
         let other = 3 - self.number;
         let text = format!(
@@ -58,8 +58,8 @@ impl Up {
         self.host.run(format!("{} up {path} </dev/null >/run/rig/log 2>&1", program.display()));
     }
 
-    fn shown(&self) -> Shown {
-        Shown::of(&self.host, INTERFACE)
+    fn shown(&self) -> ShowOutput {
+        ShowOutput::of(&self.host, INTERFACE)
     }
 
     fn dropped(&self, reason: &str) -> u64 {
@@ -82,7 +82,7 @@ fn lengths<'a>(messages: impl IntoIterator<Item = &'a Message>) -> BTreeSet<usiz
 }
 
 #[test]
-fn where_both_require_it_nothing_of_a_user_is_on_the_cable_before_the_secret() {
+fn if_both_require_it_no_user_data_is_sent_before_the_secret() {
     let [left, right] = hosts();
     let capture = Capture::start(&left.host, "eth0");
     left.start(&right.key.public, "PostQuantum = require");
@@ -105,7 +105,7 @@ fn where_both_require_it_nothing_of_a_user_is_on_the_cable_before_the_secret() {
 }
 
 #[test]
-fn where_it_is_required_a_peer_that_does_not_know_it_gets_nothing_of_a_user() {
+fn if_it_is_required_a_peer_without_support_gets_no_user_data() {
     if Implementation::WireguardGo.is_skipped() {
         return;
     }
@@ -127,19 +127,23 @@ fn where_it_is_required_a_peer_that_does_not_know_it_gets_nothing_of_a_user() {
 
     let messages = Message::all(&capture.finish(), PORT);
     assert!(messages.iter().any(|message| message.kind == RESPONSE), "there was a session");
-    let sent = messages.iter().filter(|message| message.way == netns::Way::Out);
-    assert_eq!(lengths(sent).difference(&[32, 48].into()).count(), 0, "of ours, by length");
+    let sent = messages.iter().filter(|message| message.direction == netns::Direction::Out);
+    assert_eq!(
+        lengths(sent).difference(&[32, 48].into()).count(),
+        0,
+        "messages of the exchange, by length"
+    );
 }
 
 #[test]
-fn two_linerates_agree_by_themselves_without_loss_and_again_when_one_restarts() {
+fn two_linerates_agree_without_loss_and_again_after_a_restart() {
     let [left, right] = hosts();
     left.start(&right.key.public, "");
     right.start(&left.key.public, "");
     let pinging = Pinging::start(&left.host, "ping", "-i 0.05 10.9.0.2");
     let both = || left.agreed_with(&right.key.public) && right.agreed_with(&left.key.public);
     eventually("both agree", SOON, both);
-    pinging.goes_on(20, SOON);
+    pinging.wait_for_replies(20, SOON);
     let carried = pinging.finish();
     assert!(carried.is_complete(), "{}", carried.text);
 
@@ -147,25 +151,25 @@ fn two_linerates_agree_by_themselves_without_loss_and_again_when_one_restarts() 
     right.host.run(format!("{} down {INTERFACE}", program.display()));
     right.start(&left.key.public, "");
     assert!(!right.agreed_with(&left.key.public));
-    eventually("the side that restarted is understood", Duration::from_secs(3), || {
+    eventually("packets of the restarted side arrive", Duration::from_secs(3), || {
         ping(&right.host, "-c 1 -W 0.5 10.9.0.1").is_complete()
     });
-    eventually("both agree anew", SOON, both);
+    eventually("both agree again", SOON, both);
 }
 
 #[test]
-fn peers_that_do_not_know_it_are_not_harmed() {
+fn peers_without_support_are_unaffected() {
     for other in [Implementation::WireguardGo, Implementation::Boringtun, Implementation::Gotatun] {
         if other.is_skipped() {
             continue;
         }
         let pair = Pair::start(Implementation::Linerate, other);
-        pair.introduce(Meeting::default());
+        pair.introduce(Introduction::default());
         pair.left.reaches(&pair.right, netns::Family::V4, SOON);
         let pinging = Pinging::start(&pair.left.host, "ping", "-i 0.05 10.9.0.2");
         thread::sleep(Duration::from_secs(5));
         let carried = pinging.finish();
         assert!(carried.is_complete(), "{other}: {}", carried.text);
-        assert!(Shown::of(&pair.left.host, INTERFACE).post_quantum.is_empty(), "{other}");
+        assert!(ShowOutput::of(&pair.left.host, INTERFACE).post_quantum.is_empty(), "{other}");
     }
 }

@@ -1,4 +1,4 @@
-//! `linerate proxy`: what is behind a tunnel, without root and without an interface.
+//! `linerate proxy`: access to hosts behind a tunnel, without root and without an interface.
 //!
 //! ```text
 //!   left: linerate proxy wg0.conf                            right
@@ -30,16 +30,16 @@ use netns::{
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What every proxy of a test serves.
+/// Services of every proxy.
 const SERVICES: &str = "Socks5 = 127.0.0.1:1080\nHttpProxy = 127.0.0.1:8080\nDNS = 10.9.0.2\n";
 
 /// Its log.
 const LOG: &str = "/run/rig/proxy.log";
 
-/// Takes every right away, root's too.
+/// Removes all rights, including root's.
 const POWERLESS: &str = "setpriv --bounding-set=-all --inh-caps=-all";
 
-/// Where a user without rights keeps sockets.
+/// Runtime folder of a user without rights.
 const RUNTIME: &str = "/run/rig/nobody";
 
 struct World {
@@ -49,7 +49,7 @@ struct World {
     proxy: Option<Child>,
 }
 
-/// Both hosts; right knows left's key, nothing runs on left yet.
+/// Both hosts; right has left's key, and nothing runs on left yet.
 fn world() -> World {
     let (left, right) = Pair::hosts(1500);
     let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
@@ -58,7 +58,7 @@ fn world() -> World {
     World { left, right, key, proxy: None }
 }
 
-/// The same with a proxy that serves this beside [`SERVICES`], and files on right.
+/// The same with a proxy with these services in addition to [`SERVICES`], and files on right.
 fn with_proxy(lines: &str) -> World {
     let mut world = world();
     world.serve_files();
@@ -91,7 +91,7 @@ impl World {
         services::files(&self.right.host, "[::]:80", "/run/rig/www");
     }
 
-    /// Starts the proxy behind a command such as `setpriv`, and waits until it listens.
+    /// Starts the proxy by a wrapper such as `setpriv`, and waits until it listens.
     fn start(&mut self, behind: &str, conf: &str) {
         self.start_on(&stack(), behind, conf);
     }
@@ -115,7 +115,7 @@ impl World {
         self.left.listens(1080)
     }
 
-    /// Starts a proxy that is not going to run, behind a command, and tells what it said.
+    /// Starts a proxy that must fail, by a wrapper, and returns its output.
     fn fails(&self, behind: &str, conf: &str) -> String {
         let program = linerate();
         let line =
@@ -127,9 +127,8 @@ impl World {
         said
     }
 
-    /// What a command stands behind so that a user without rights runs it, who may read
-    /// this file.
-    fn nobody(&self, conf: &str) -> String {
+    /// The wrapper to run a command as a user without rights, who may read this file.
+    fn unprivileged_user(&self, conf: &str) -> String {
         self.left.run(format!("mkdir -p {RUNTIME} && chown nobody {RUNTIME} && chmod 644 {conf}"));
         self.left.open_tun();
         format!(
@@ -141,7 +140,7 @@ impl World {
         self.left.attempt(format!("curl --silent --show-error --fail --max-time 20 {arguments}"))
     }
 
-    /// What curl gets through the SOCKS5 proxy.
+    /// The output of curl through the SOCKS5 proxy.
     fn by_socks(&self, arguments: &str) -> String {
         let outcome = self.curl(&format!("--socks5-hostname 127.0.0.1:1080 {arguments}"));
         assert!(outcome.ok, "{}\n{}", outcome.stderr, self.left.read(LOG));
@@ -165,7 +164,7 @@ impl Drop for World {
 }
 
 #[test]
-fn curl_reaches_both_families_and_names_through_both_proxies_and_the_machine_has_no_interface() {
+fn curl_reaches_both_families_and_names_through_both_proxies() {
     let world = with_proxy("");
     services::names(&world.right.host, &["10.9.0.2"]);
     for host in ["10.9.0.2", "[fd09::2]", services::NAME] {
@@ -185,10 +184,10 @@ fn curl_reaches_both_families_and_names_through_both_proxies_and_the_machine_has
 }
 
 #[test]
-fn a_long_answer_of_the_name_server_is_asked_for_by_tcp() {
+fn a_long_dns_answer_is_requested_by_tcp() {
     let world = with_proxy("");
     let right = &world.right.host;
-    // 40 addresses are longer than a datagram of 512 bytes.
+    // 40 addresses do not fit in a datagram of 512 bytes.
     right.run(format!(
         "for number in {{100..139}}; do ip address add 10.9.0.$number/32 dev wg0; \
          echo 10.9.0.$number {}; done >/run/rig/hosts",
@@ -201,7 +200,7 @@ fn a_long_answer_of_the_name_server_is_asked_for_by_tcp() {
 }
 
 #[test]
-fn a_name_server_that_is_not_there_is_told_of_at_once() {
+fn an_unreachable_name_server_is_reported_at_once() {
     let world = with_proxy("");
     let url = format!("http://{}/page", services::NAME);
     let outcome = world.curl(&format!("--max-time 5 --socks5-hostname 127.0.0.1:1080 {url}"));
@@ -211,7 +210,7 @@ fn a_name_server_that_is_not_there_is_told_of_at_once() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_told_by_each_protocol_at_once() {
+fn unreachable_destinations_are_reported_by_each_protocol_at_once() {
     let world = with_proxy("");
     services::names(&world.right.host, &["10.9.0.2"]);
     for (url, socks, http) in [
@@ -227,7 +226,7 @@ fn what_cannot_be_reached_is_told_by_each_protocol_at_once() {
 }
 
 #[test]
-fn what_a_peer_is_allowed_later_is_reached_and_what_it_is_no_more_is_refused_at_once() {
+fn changes_of_allowed_ips_apply_to_a_running_proxy() {
     let world = with_proxy("Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003");
     world.left.run("mkdir -p /run/rig/here && printf here >/run/rig/here/page");
     services::files(&world.left, "127.0.0.1:8003", "/run/rig/here");
@@ -266,7 +265,7 @@ fn a_proxys_file_is_reloaded() {
     world.left.write("wg0.conf", &text.replace("10.1.0.2", "10.1.0.9"));
     world.start("", &wrong);
     let fetch = || world.curl("--max-time 3 --socks5-hostname 127.0.0.1:1080 http://10.9.0.2/page");
-    assert!(!fetch().ok, "nobody is at that endpoint");
+    assert!(!fetch().ok, "no peer is at that endpoint");
     world.left.write("wg0.conf", &text);
     let reload = |arguments: &str| netns::linerate(&world.left, &format!("reload {arguments}"));
     let outcome = reload(&wrong);
@@ -291,7 +290,7 @@ fn an_endpoint_of_a_proxy_that_is_a_name_is_resolved_again() {
     serve_names(&world.right.host, &["10.1.0.2"], &name("10.1.0.9"));
     world.start("", &conf);
     world.right.host.run("pkill -x dnsmasq");
-    eventually("the former server ended", PATIENCE, || !world.right.host.listens(53));
+    eventually("the previous server ended", PATIENCE, || !world.right.host.listens(53));
     serve_names(&world.right.host, &["10.1.0.2"], &name("10.1.0.2"));
     let url = "http://10.9.0.2/page";
     let fetch = || world.curl(&format!("--max-time 3 --socks5-hostname 127.0.0.1:1080 {url}"));
@@ -322,7 +321,7 @@ fn a_proxys_file_may_have_any_name() {
 }
 
 #[test]
-fn only_a_user_with_the_right_password_gets_through() {
+fn only_the_correct_password_is_accepted() {
     let mut world = world();
     world.serve_files();
     let file = world.left.write("password", "secret\n");
@@ -347,7 +346,7 @@ fn forwards_carry_tcp_unix_sockets_and_datagrams_into_the_tunnel() {
     assert_eq!(world.curl("http://127.0.0.1:8001/page").stdout, "hello");
     assert_eq!(world.curl("--unix-socket /run/rig/web http://any/page").stdout, "hello");
     assert_eq!(world.left.run("stat -c %a /run/rig/web").trim(), "600");
-    // Two clients at a time, each gets its own answers.
+    // Two concurrent clients each get their own answers.
     world.left.inside(|| {
         let clients = [1_u8, 2].map(|number| (number, client("127.0.0.1:8002")));
         for (number, socket) in &clients {
@@ -360,11 +359,11 @@ fn forwards_carry_tcp_unix_sockets_and_datagrams_into_the_tunnel() {
         }
     });
     world.ends();
-    assert!(!world.left.has("/run/rig/web"), "the socket stays behind");
+    assert!(!world.left.has("/run/rig/web"), "the socket remains");
 }
 
 #[test]
-fn packets_longer_than_the_mtu_go_both_ways_with_each_stack() {
+fn packets_longer_than_the_mtu_pass_both_ways_with_each_stack() {
     for stack in ["namespace", "in-process"] {
         let mut world = world();
         let lines = "Forward = udp 127.0.0.1:8002 -> 10.9.0.2:7\n\
@@ -401,7 +400,7 @@ fn client(to: &str) -> UdpSocket {
 }
 
 #[test]
-fn exposed_services_are_reached_from_the_tunnel_also_after_they_were_down() {
+fn exposed_services_are_reached_from_the_tunnel_also_after_an_outage() {
     let world = with_proxy(
         "Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003\nExpose = tcp [fd09::1]:80 -> 127.0.0.1:8003\n\
          Expose = udp 10.9.0.1:7 -> 127.0.0.1:8004",
@@ -411,9 +410,10 @@ fn exposed_services_are_reached_from_the_tunnel_also_after_they_were_down() {
         world.right.host.attempt(line)
     };
     let refused = fetch("10.9.0.1");
-    // A curl that has its turn late sees the RST before it saw the connection.
-    let is_told = ["reset", "Couldn't connect"].iter().any(|said| refused.stderr.contains(said));
-    assert!(!refused.ok && is_told, "{refused:?}");
+    // If curl is scheduled late, it sees the RST before the connection.
+    let is_reported =
+        ["reset", "Couldn't connect"].iter().any(|said| refused.stderr.contains(said));
+    assert!(!refused.ok && is_reported, "{refused:?}");
     world.left.run("mkdir -p /run/rig/here && printf here >/run/rig/here/page");
     services::files(&world.left, "127.0.0.1:8003", "/run/rig/here");
     for host in ["10.9.0.1", "[fd09::1]"] {
@@ -429,12 +429,12 @@ fn exposed_services_are_reached_from_the_tunnel_also_after_they_were_down() {
             socket.recv(&mut answer).map(|len| answer[..len].to_vec()).ok()
         })
     };
-    assert_eq!(ask(), None, "nobody serves yet");
+    assert_eq!(ask(), None, "no service is running yet");
     services::echo(&world.left, "127.0.0.1:8004");
     assert_eq!(ask().as_deref(), Some(&b"ping"[..]));
 }
 
-/// Asks for an association, from inside left. The connection keeps it.
+/// Requests an association, from inside left. It lasts as long as the connection.
 fn associate() -> (TcpStream, SocketAddr) {
     let mut stream = TcpStream::connect("127.0.0.1:1080").expect("the proxy listens");
     stream.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).expect("the proxy reads");
@@ -446,7 +446,7 @@ fn associate() -> (TcpStream, SocketAddr) {
 }
 
 #[test]
-fn datagrams_go_and_come_through_an_association_for_as_long_as_its_connection() {
+fn an_association_carries_datagrams_until_its_connection_ends() {
     let world = with_proxy("");
     services::names(&world.right.host, &["10.9.0.2"]);
     services::echo(&world.right.host, "[::]:7");
@@ -467,7 +467,7 @@ fn datagrams_go_and_come_through_an_association_for_as_long_as_its_connection() 
         stranger.send(&[&v4[..], b"mine?"].concat()).expect("the relay is there");
         assert!(stranger.recv(&mut [0; 64]).is_err(), "another port of the client is answered");
         socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
-        assert!(socket.recv(&mut [0; 64]).is_err(), "another port of the client is heard");
+        assert!(socket.recv(&mut [0; 64]).is_err(), "another port of the client is accepted");
         drop(connection);
         socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a time-out");
         eventually("the association ends", PATIENCE, || {
@@ -481,9 +481,9 @@ fn datagrams_go_and_come_through_an_association_for_as_long_as_its_connection() 
 }
 
 #[test]
-fn a_name_that_nobody_resolves_keeps_no_other_datagram_waiting() {
+fn an_unresolved_name_does_not_delay_other_datagrams() {
     let mut world = world();
-    // Nobody has this address.
+    // No host has this address.
     let conf = world.conf("Socks5 = 127.0.0.1:1080\nDNS = 10.9.0.77");
     world.start("", &conf);
     services::echo(&world.right.host, "10.9.0.2:7");
@@ -524,8 +524,8 @@ fn git_clones_and_iperf3_measures_through_the_tunnel() {
     iperf3(&world.right.host, "iperf3 -c 10.9.0.1 -p 5302 -t 1");
 }
 
-/// Runs an iperf3 client to its end. It runs again while its server is busy with the previous run, and
-/// therefore resets the connection.
+/// Runs an iperf3 client to its end. It runs again while its server is busy with the previous run
+/// and therefore resets the connection.
 fn iperf3(host: &Host, line: &str) -> String {
     let mut said = String::new();
     eventually(line, PATIENCE, || {
@@ -539,14 +539,14 @@ fn iperf3(host: &Host, line: &str) -> String {
 }
 
 #[test]
-fn nobody_runs_it_and_is_shown_what_runs_and_may_ping() {
+fn the_user_nobody_runs_it_shows_it_and_pings() {
     if lacks_users() {
         return;
     }
     let mut world = world();
     world.serve_files();
     let conf = world.conf(SERVICES);
-    let nobody = world.nobody(&conf);
+    let nobody = world.unprivileged_user(&conf);
     world.start(&nobody, &conf);
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     let shown = world.left.run(format!("{nobody} {} show", linerate()));
@@ -562,7 +562,7 @@ fn nobody_runs_it_and_is_shown_what_runs_and_may_ping() {
     }
     let nowhere = world.left.attempt(format!("{nobody} {} ping -c 1 wg0 10.9.0.77", linerate()));
     assert!(!nowhere.ok && nowhere.stdout.contains("no answer"), "{nowhere:?}");
-    // Right reaches us, too: the kernel in the namespace answers.
+    // Right reaches left, too: the kernel in the namespace answers.
     world.right.host.run("ping -n -c 1 -W 5 10.9.0.1 && ping -n -c 1 -W 5 fd09::1");
     let processes = if stack == "namespace" { "2" } else { "1" };
     assert_eq!(world.left.run("pgrep -c -u nobody linerate").trim(), processes);
@@ -574,14 +574,14 @@ fn nobody_runs_it_and_is_shown_what_runs_and_may_ping() {
 }
 
 #[test]
-fn nobody_takes_a_proxy_down_where_the_folder_of_sockets_is_roots_alone() {
+fn the_user_nobody_stops_its_proxy_if_the_socket_folder_is_roots() {
     if lacks_users() {
         return;
     }
     let mut world = world();
     world.left.run("mkdir -p -m 700 /var/run/wireguard && chmod 700 /var/run/wireguard");
     let conf = world.conf(SERVICES);
-    let nobody = world.nobody(&conf);
+    let nobody = world.unprivileged_user(&conf);
     world.start(&nobody, &conf);
     let down = world.left.attempt(format!("{nobody} {} down wg0", linerate()));
     assert!(down.ok && down.stderr.is_empty(), "{}", down.stderr);
@@ -590,7 +590,7 @@ fn nobody_takes_a_proxy_down_where_the_folder_of_sockets_is_roots_alone() {
 }
 
 #[test]
-fn a_killed_proxy_takes_its_namespace_along() {
+fn a_killed_proxy_ends_its_namespace() {
     let mut world = with_proxy("");
     world.left.run("kill -KILL $(cat /run/rig/proxy.pid)");
     world.proxy.take().expect("it was started").wait().expect("a child can be waited for");
@@ -599,7 +599,7 @@ fn a_killed_proxy_takes_its_namespace_along() {
     });
 }
 
-/// What a command stands behind so that it may make no user namespace.
+/// The wrapper to run a command that may not create a user namespace.
 fn forbidden() -> String {
     let forbid = "echo 0 >/proc/sys/user/max_user_namespaces";
     let line = format!("{forbid} && exec {POWERLESS} \"$@\"");
@@ -607,7 +607,7 @@ fn forbidden() -> String {
 }
 
 #[test]
-fn where_user_namespaces_are_forbidden_it_says_so() {
+fn without_user_namespaces_a_clear_message_is_printed() {
     let world = world();
     let conf = world.conf(SERVICES);
     let said = world.fails(&forbidden(), &conf);
@@ -616,7 +616,7 @@ fn where_user_namespaces_are_forbidden_it_says_so() {
 }
 
 #[test]
-fn where_user_namespaces_are_forbidden_it_has_a_stack_of_its_own() {
+fn without_user_namespaces_the_in_process_stack_is_used() {
     let mut world = world();
     world.serve_files();
     let conf = world.conf(SERVICES);
@@ -624,11 +624,11 @@ fn where_user_namespaces_are_forbidden_it_has_a_stack_of_its_own() {
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     let shown = world.left.run(format!("{} show", linerate()));
     assert!(shown.contains("stack: in-process"), "{shown}");
-    assert_eq!(world.left.run("pgrep -c linerate").trim(), "1", "the child that failed stays");
+    assert_eq!(world.left.run("pgrep -c linerate").trim(), "1", "the failed child remains");
 }
 
 #[test]
-fn mistakes_name_their_line_and_up_leaves_the_proxy_its_keys() {
+fn errors_name_their_line_and_up_ignores_keys_of_the_proxy() {
     let world = world();
     let said = world.fails("", &world.conf("Socks5 = 127.0.0.1:1080\nForward = tcp 1 -> 2"));
     assert!(said.contains("/run/rig/wg0.conf:5: Forward: "), "{said}");
@@ -643,7 +643,7 @@ fn mistakes_name_their_line_and_up_leaves_the_proxy_its_keys() {
 }
 
 #[test]
-fn hooks_are_not_run_and_that_is_said_once() {
+fn hooks_are_not_run_and_one_warning_is_printed() {
     let mut world = world();
     let conf = world.conf(&format!("{SERVICES}PostUp = touch /run/rig/hook\nTable = off"));
     world.start("", &conf);

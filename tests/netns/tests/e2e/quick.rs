@@ -1,4 +1,4 @@
-//! The unmodified wg-quick(8) with linerate as its implementation, and all that it does around it.
+//! The unmodified wg-quick(8) with linerate as its implementation, and all of its changes.
 //!
 //! ```text
 //!   left: wg-quick up wg0.conf                               right
@@ -20,28 +20,28 @@ use std::time::Duration;
 
 use netns::{
     Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Side, address, conf,
-    eventually, is_local, logged, ping, wg_quick,
+    eventually, logged, ping, wait_until_local, wg_quick,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// What answers through the tunnel: right itself, and the world behind it.
+/// Addresses behind the tunnel: right itself, and the world.
 const INNER: [&str; 2] = ["10.9.0.2", "fd09::2"];
 const WORLD: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
-/// Left's IPv6 address in the tunnel.
+/// The command line for wg-quick.
 const OWN_INNER_V6: &str = "fd09::1";
 
 struct Quick {
     left: Host,
     right: Side,
     key: Key,
-    /// The words that start wg-quick.
+    /// Both hosts; the right one has left's key.
     program: String,
     before: String,
 }
 
 impl Quick {
-    /// Both hosts, the right one ready to be called by the key that is left's.
+    /// Writes wg0.conf: keys, addresses, these further lines and the peer with these allowed IPs.
     fn new() -> Quick {
         let (left, right) = Pair::hosts(1500);
         let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
@@ -57,13 +57,13 @@ impl Quick {
         Quick { left, right, key, program, before }
     }
 
-    /// Writes wg0.conf: keys, addresses, these further lines and the peer with these allowed ips.
+    /// Runs wg-quick by this wrapper. The output is in `stderr`.
     fn conf(&self, interface_lines: &str, allowed_ips: &str) -> String {
         let peer = format!("Endpoint = 10.1.0.2:51820\nAllowedIPs = {allowed_ips}");
         conf(&self.left, &self.key, &self.right.key, interface_lines, &peer)
     }
 
-    /// Runs wg-quick behind these words. What it printed is in `stderr`.
+    /// `wg-quick down`, and checks that everything is restored.
     fn quick(&self, behind: &str, arguments: &str) -> Outcome {
         logged(&self.left, &format!("{behind} {} {arguments}", self.program))
     }
@@ -71,10 +71,10 @@ impl Quick {
     fn up(&self, file: &str) {
         let outcome = self.quick("", &format!("up {file}"));
         assert!(outcome.ok, "{}", outcome.stderr);
-        assert!(self.left.daemon_of(INTERFACE).is_some(), "it is not linerate that serves it");
+        assert!(self.left.daemon_of(INTERFACE).is_some(), "linerate does not run the interface");
     }
 
-    /// `wg-quick down`, and all is as it was.
+    /// The state that wg-quick may change and must restore. Empty tables of iptables remain.
     fn down(&self, file: &str) {
         let outcome = self.quick("", &format!("down {file}"));
         assert!(outcome.ok, "{}", outcome.stderr);
@@ -93,7 +93,7 @@ impl Quick {
     fn reaches(&self, targets: &[&str]) {
         for target in targets {
             if target.contains(':') {
-                is_local(&self.left, OWN_INNER_V6);
+                wait_until_local(&self.left, OWN_INNER_V6);
             }
             let pings = ping(&self.left, format!("-c 3 -i 0.1 -W 5 {target}"));
             assert!(pings.is_complete(), "{target}: {}", pings.text);

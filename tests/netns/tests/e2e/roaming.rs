@@ -1,54 +1,54 @@
 //! Peers that move, servers with several addresses, and NAT.
 //!
-//! Most tests stand on `Pair` (one cable, 10.1.0.0/24) or on its routed form:
+//! Most tests use `Pair` (one cable, 10.1.0.0/24) or its routed form:
 //!
 //! ```text
 //!   left 10.1.0.1 ---- 10.1.0.254 router 10.2.0.254 ---- 10.2.0.2 right
 //!        fd01::1  ---- fd01::254         fd02::254  ---- fd02::2
 //! ```
 //!
-//! For route changes, right gets a second way to the router:
+//! For route changes, right gets a second link to the router:
 //!
 //! ```text
 //!                               router 10.3.0.254 ---- 10.3.0.2 right (eth1)
 //!                                      fd03::254  ---- fd03::2
 //! ```
 //!
-//! For NAT, the router hides left behind 10.2.0.254 and forgets a UDP mapping after 2 s.
+//! For NAT, the router hides left behind 10.2.0.254 and deletes a UDP mapping after 2 s.
 
 use std::time::Duration;
 
 use netns::{
-    Addresses, Counter, Family, Host, INTERFACE, Implementation, Meeting, PORT, Pair, Pinging,
+    Addresses, Counter, Family, Host, INTERFACE, Implementation, Introduction, PORT, Pair, Pinging,
     Stopwatch, address, cable, eventually, ping,
 };
 
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Seconds after which the NAT forgets a mapping.
+/// Seconds after which the NAT deletes a mapping.
 const NAT_SECONDS: u32 = 2;
 
-fn left_calls(outer: Family) -> Meeting<'static> {
-    Meeting { outer: Some(outer), left_only: true, ..Meeting::default() }
+fn left_starts(outer: Family) -> Introduction<'static> {
+    Introduction { outer: Some(outer), left_only: true, ..Introduction::default() }
 }
 
 #[test]
-fn the_server_follows_a_client_that_changes_its_address_in_mid_ping() {
+fn the_server_follows_a_client_that_changes_its_address() {
     for (outer, old, new, length) in
         [(Family::V4, "10.1.0.1", "10.1.0.7", 24), (Family::V6, "fd01::1", "fd01::7", 64)]
     {
         let pair = Pair::start(Implementation::Linerate, Implementation::Linerate);
-        pair.introduce(left_calls(outer));
+        pair.introduce(left_starts(outer));
         let (left, right) = (&pair.left, &pair.right);
         left.reaches(right, Family::V4, PATIENCE);
         let pings = Pinging::start(&left.host, "move", "-i 0.1 10.9.0.2");
-        pings.goes_on(5, PATIENCE);
+        pings.wait_for_replies(5, PATIENCE);
         assert!(right.peer_status(left).endpoint.contains(old));
 
         left.host.run(format!("ip address del {old}/{length} dev eth0"));
         address(&left.host, "eth0", &format!("{new}/{length}"));
-        pings.goes_on(10, PATIENCE);
+        pings.wait_for_replies(10, PATIENCE);
         let endpoint = right.peer_status(left).endpoint;
         assert!(endpoint.contains(new), "outer {outer}: still at {endpoint}");
         let pings = pings.finish();
@@ -58,15 +58,15 @@ fn the_server_follows_a_client_that_changes_its_address_in_mid_ping() {
 }
 
 #[test]
-fn the_server_follows_a_client_that_changes_its_port_in_mid_ping() {
+fn the_server_follows_a_client_that_changes_its_port() {
     let pair = Pair::start(Implementation::Linerate, Implementation::Linerate);
-    pair.introduce(left_calls(Family::V4));
+    pair.introduce(left_starts(Family::V4));
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
     let pings = Pinging::start(&left.host, "port", "-i 0.1 10.9.0.2");
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
     left.host.run(format!("wg set {INTERFACE} listen-port 40404"));
-    pings.goes_on(10, PATIENCE);
+    pings.wait_for_replies(10, PATIENCE);
     assert_eq!(right.peer_status(left).endpoint, "10.1.0.1:40404");
     let pings = pings.finish();
     assert!(pings.sent - pings.received <= 3, "{}", pings.text);
@@ -89,7 +89,7 @@ fn a_server_with_two_addresses_answers_from_the_one_reached() {
         let other = Counter::start(&left.host, "other", "prerouting", &from(first));
 
         left.reaches(right, Family::V4, PATIENCE);
-        // Of no concern to the way to left.
+        // It does not affect the route to left.
         address(&right.host, "lo", "192.0.2.1/32");
         right.host.run("ip route add 198.51.100.0/24 dev lo");
         for side in [(right, "10.9.0.1"), (left, "10.9.0.2")] {
@@ -105,8 +105,8 @@ fn a_server_with_two_addresses_answers_from_the_one_reached() {
     }
 }
 
-/// Gives right its second way to the router, and routes to left over the first.
-fn second_way(router: &Host, right: &Host, outer: Family) {
+/// Gives right its second link to the router, and routes to left over the first.
+fn add_second_link(router: &Host, right: &Host, outer: Family) {
     cable(router, "r3", right, "eth1", 1500);
     Addresses::new(3, 254).assign(router, "r3");
     Addresses::new(3, 2).assign(right, "eth1");
@@ -114,8 +114,8 @@ fn second_way(router: &Host, right: &Host, outer: Family) {
     right.run(format!("ip route add {to} via {} dev eth0", gateway.of(outer)));
 }
 
-/// Routes right to left over its second way.
-fn take_second_way(right: &Host, outer: Family) {
+/// Routes right to left over its second link.
+fn use_second_link(right: &Host, outer: Family) {
     let (to, gateway) = (net_of_left(outer), Addresses::new(3, 254));
     right.run(format!("ip route replace {to} via {} dev eth1", gateway.of(outer)));
 }
@@ -125,15 +125,15 @@ fn net_of_left(outer: Family) -> &'static str {
 }
 
 #[test]
-fn after_a_route_change_the_server_leaves_by_the_new_way() {
+fn after_a_route_change_the_server_uses_the_new_link() {
     for outer in Family::ALL {
         let (pair, router) = Pair::routed();
         let (left, right) = (&pair.left, &pair.right);
-        second_way(&router, &right.host, outer);
-        pair.introduce(left_calls(outer));
+        add_second_link(&router, &right.host, outer);
+        pair.introduce(left_starts(outer));
         left.reaches(right, Family::V4, PATIENCE);
 
-        take_second_way(&right.host, outer);
+        use_second_link(&right.host, outer);
         let udp = format!("oifname eth1 udp sport {PORT}");
         let new_way = Counter::start(&right.host, "new_way", "output", &udp);
         right.reaches(left, Family::V4, PATIENCE);
@@ -143,15 +143,15 @@ fn after_a_route_change_the_server_leaves_by_the_new_way() {
 }
 
 #[test]
-fn after_the_reached_address_is_gone_the_server_speaks_from_another() {
+fn after_its_address_is_removed_the_server_sends_from_another() {
     for (outer, gone) in [(Family::V4, "10.2.0.2/24"), (Family::V6, "fd02::2/64")] {
         let (pair, router) = Pair::routed();
         let (left, right) = (&pair.left, &pair.right);
-        second_way(&router, &right.host, outer);
-        pair.introduce(left_calls(outer));
+        add_second_link(&router, &right.host, outer);
+        pair.introduce(left_starts(outer));
         left.reaches(right, Family::V4, PATIENCE);
 
-        take_second_way(&right.host, outer);
+        use_second_link(&right.host, outer);
         right.host.run(format!("ip address del {gone} dev eth0"));
         right.reaches(left, Family::V4, PATIENCE);
         let endpoint = left.peer_status(right).endpoint;
@@ -178,14 +178,14 @@ fn hide_left(router: &Host, masquerade: &str) {
 fn persistent_keepalive_keeps_a_client_behind_nat_reachable() {
     let (pair, router) = Pair::routed();
     hide_left(&router, "masquerade");
-    pair.introduce(left_calls(Family::V4));
+    pair.introduce(left_starts(Family::V4));
     let (left, right) = (&pair.left, &pair.right);
     let peer = &right.key.public;
     left.host.run(format!("wg set {INTERFACE} peer {peer} persistent-keepalive 1"));
     left.reaches(right, Family::V4, PATIENCE);
     assert!(right.peer_status(left).endpoint.starts_with("10.2.0.254:"));
 
-    // Five keepalives of 32 bytes, a second apart: more than the mapping lives without them.
+    // Five keepalives of 32 bytes, a second apart: longer than the mapping lasts without them.
     let before = right.peer_status(left).received;
     eventually("keepalives arrive", PATIENCE, || {
         right.peer_status(left).received >= before + 5 * 32
@@ -195,14 +195,14 @@ fn persistent_keepalive_keeps_a_client_behind_nat_reachable() {
 }
 
 #[test]
-fn without_keepalive_the_nat_forgets_the_client_until_it_speaks() {
+fn without_keepalive_the_mapping_expires_until_the_client_sends() {
     let (pair, router) = Pair::routed();
     hide_left(&router, "masquerade");
-    pair.introduce(left_calls(Family::V4));
+    pair.introduce(left_starts(Family::V4));
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
 
-    // WireGuard answers one-sided data by a keepalive 10 s later; the mapping dies well before.
+    // WireGuard answers one-sided data by a keepalive 10 s later; the mapping expires well before.
     let watch = Stopwatch::start();
     let silence = Duration::from_secs(u64::from(NAT_SECONDS) + 1);
     eventually("the mapping is old", PATIENCE, || watch.elapsed() > silence);
@@ -214,10 +214,10 @@ fn without_keepalive_the_nat_forgets_the_client_until_it_speaks() {
 }
 
 #[test]
-fn the_server_follows_a_client_whose_nat_gives_it_another_port() {
+fn the_server_follows_a_client_whose_nat_changes_its_port() {
     let (pair, router) = Pair::routed();
     hide_left(&router, "udp sport 51820 masquerade to :41000");
-    pair.introduce(left_calls(Family::V4));
+    pair.introduce(left_starts(Family::V4));
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
     assert_eq!(right.peer_status(left).endpoint, "10.2.0.254:41000");

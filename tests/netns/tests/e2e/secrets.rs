@@ -1,9 +1,9 @@
-//! No secret outlives its use: /proc/PID/mem is searched for the pieces of each, from the parser's
-//! texts to the keys of sessions that are over.
+//! No secret outlives its use: /proc/PID/mem is searched for pieces of each secret, from the parser's
+//! texts to the keys of ended sessions.
 //!
 //! ```text
 //!   left                                                     right
-//!   wg0  10.9.0.1/24               . . . . tunnel . . . .    this test, by hand (`noise.rs`)
+//!   wg0  10.9.0.1/24               . . . . tunnel . . . .    this test (`noise.rs`)
 //!   eth0 10.1.0.1/24               -------- cable --------   eth0 10.1.0.2:51820
 //! ```
 
@@ -18,10 +18,10 @@ use self::scan::{Secrets, processes};
 use self::world::{PATIENCE, Private, World, random};
 use netns::{Daemon, Host, INTERFACE, Implementation, Program, base64, eventually};
 
-/// Twice as many handshakes as there are lanes.
+/// Twice as many handshakes as there are SIMD lanes.
 const CROWD: usize = 16;
 
-/// A linerate that wg(8) configures, and its peer.
+/// A linerate configured by wg(8), and its peer.
 struct Tunnel {
     world: World,
     daemon: Daemon,
@@ -37,7 +37,8 @@ impl Tunnel {
         Self::with(own, noise, psk)
     }
 
-    /// One whose peer has the greater public key, so that linerate offers a key in an exchange.
+    /// A tunnel whose peer has the greater public key, so that linerate offers the key of an
+    /// exchange.
     fn that_offers() -> Self {
         loop {
             let (own, psk) = (Private::new(), random());
@@ -78,11 +79,11 @@ impl Tunnel {
             "wg set wg0 peer {peer} preshared-key {psk} endpoint 10.1.0.2:51820 \
              allowed-ips 10.9.0.2/32"
         ));
-        // It is asked for all that it knows, as by a monitor.
+        // All values are queried, as by a monitor.
         left.run("wg show wg0 dump");
     }
 
-    /// Peers for handshakes that come at once.
+    /// Peers for simultaneous handshakes.
     fn add_crowd(&self) -> Vec<Noise> {
         let own = self.own.public();
         let crowd: Vec<_> = (0..CROWD).map(|_| Noise::new(random(), own, [0; 32])).collect();
@@ -99,106 +100,106 @@ impl Tunnel {
             .with("the product of both static keys", &self.noise.static_static())
     }
 
-    fn has(&self, secrets: &Secrets, what: &str) {
-        self.world.has(self.daemon.pid(), secrets, what);
+    fn expect_found(&self, secrets: &Secrets, what: &str) {
+        self.world.expect_found(self.daemon.pid(), secrets, what);
     }
 
-    fn forgets(&self, secrets: &Secrets) {
-        self.world.forgets("linerate", self.daemon.pid(), secrets);
+    fn expect_erased(&self, secrets: &Secrets) {
+        self.world.expect_erased("linerate", self.daemon.pid(), secrets);
     }
 }
 
 #[test]
-fn texts_of_keys_are_gone_once_they_are_read_or_shown() {
+fn texts_of_keys_are_erased_after_reading_and_printing() {
     let tunnel = Tunnel::new();
-    tunnel.has(&tunnel.own.secrets(), "the private key that is in use");
-    tunnel.forgets(&tunnel.own.texts().with_texts("the preshared key", &tunnel.psk));
+    tunnel.expect_found(&tunnel.own.secrets(), "the private key that is in use");
+    tunnel.expect_erased(&tunnel.own.texts().with_texts("the preshared key", &tunnel.psk));
 }
 
 #[test]
-fn a_private_key_that_was_replaced_is_gone_with_its_sessions() {
+fn a_replaced_private_key_is_erased_with_its_sessions() {
     let tunnel = Tunnel::new();
     let session = tunnel.world.answer(&tunnel.noise);
-    tunnel.has(&session.keys(), "the keys of the session");
+    tunnel.expect_found(&session.keys(), "the keys of the session");
     let new = Private::new();
     let key = tunnel.world.left.write("new.key", &new.base64());
-    // Nothing is asked for behind it: another client might get the same stack.
+    // Without a further query, which might reuse the same stack.
     tunnel.world.left.run(format!("wg set wg0 private-key {key}"));
-    tunnel.has(&new.secrets(), "the new private key");
+    tunnel.expect_found(&new.secrets(), "the new private key");
     let product = Secrets::new().with("static-static", &tunnel.noise.static_static());
     let old = tunnel.own.secrets().and(&tunnel.own.texts()).and(&product);
-    tunnel.forgets(&old.and(&session.keys()).and(&session.secrets));
+    tunnel.expect_erased(&old.and(&session.keys()).and(&session.secrets));
 }
 
 #[test]
-fn the_secrets_of_a_handshake_are_gone_when_it_is_over_and_its_keys_after_two_more() {
+fn secrets_of_a_handshake_are_erased_after_it_and_its_keys_after_two_more() {
     let tunnel = Tunnel::new();
     let asked = tunnel.world.answer(&tunnel.noise);
-    tunnel.forgets(&asked.secrets);
+    tunnel.expect_erased(&asked.secrets);
     let initiated = tunnel.world.meet(&tunnel.noise);
-    tunnel.forgets(&initiated.secrets);
-    tunnel.has(&asked.keys(), "the keys of the previous session");
-    tunnel.has(&initiated.keys(), "the keys of the session");
+    tunnel.expect_erased(&initiated.secrets);
+    tunnel.expect_found(&asked.keys(), "the keys of the previous session");
+    tunnel.expect_found(&initiated.keys(), "the keys of the session");
     for _ in 0..2 {
         let next = tunnel.world.meet(&tunnel.noise);
-        tunnel.forgets(&next.secrets);
+        tunnel.expect_erased(&next.secrets);
     }
-    tunnel.forgets(&asked.keys().and(&initiated.keys()));
+    tunnel.expect_erased(&asked.keys().and(&initiated.keys()));
 }
 
-/// Of several that wait the products are computed together, by other code.
+/// With several waiting handshakes, other code computes the products together.
 #[test]
-fn the_secrets_of_handshakes_that_come_at_once_are_gone_when_they_are_over() {
+fn secrets_of_simultaneous_handshakes_are_erased_after_them() {
     let tunnel = Tunnel::new();
     let crowd = tunnel.add_crowd();
     let sessions = tunnel.world.initiate_at_once(&tunnel.daemon, &crowd);
     let products = crowd.iter().fold(Secrets::new(), |all, noise| {
         all.with("the product of both static keys", &noise.static_static())
     });
-    tunnel.has(&products, "what is kept of each peer");
+    tunnel.expect_found(&products, "the stored product of each peer");
     for session in &sessions {
-        tunnel.has(&session.keys(), "the keys of the session");
+        tunnel.expect_found(&session.keys(), "the keys of the session");
     }
     let of_handshakes =
         sessions.iter().fold(Secrets::new(), |all, session| all.and(&session.secrets));
-    tunnel.forgets(&of_handshakes);
+    tunnel.expect_erased(&of_handshakes);
     for noise in &crowd {
         tunnel.world.left.run(format!("wg set wg0 peer {} remove", base64(&noise.public())));
     }
-    tunnel.forgets(&sessions.iter().fold(products, |all, session| all.and(&session.keys())));
+    tunnel.expect_erased(&sessions.iter().fold(products, |all, session| all.and(&session.keys())));
 }
 
 #[test]
-fn a_secret_against_quantum_computers_is_in_one_place_and_gone_with_the_peer() {
+fn a_post_quantum_secret_exists_once_and_is_erased_with_the_peer() {
     let tunnel = Tunnel::that_offers();
     let (world, noise) = (&tunnel.world, &tunnel.noise);
     let mut session = world.meet(noise);
     let agreed = exchange::agree(world, noise, &tunnel.psk, &mut session);
     let secret = Secrets::new().with("the agreed secret", &agreed.secret);
     let combined = Secrets::new().with("the combined preshared key", &agreed.combined);
-    tunnel.has(&secret, "the agreed secret");
+    tunnel.expect_found(&secret, "the agreed secret");
     let next = exchange::switch(world, noise, &agreed, &mut session);
-    tunnel.has(&next.keys(), "the keys of the session");
-    tunnel.forgets(&combined.and(&next.secrets));
+    tunnel.expect_found(&next.keys(), "the keys of the session");
+    tunnel.expect_erased(&combined.and(&next.secrets));
     let peer = base64(&noise.public());
     tunnel.world.left.run(format!("wg set wg0 peer {peer} remove"));
-    tunnel.forgets(&tunnel.of_peer().and(&secret).and(&session.keys()).and(&next.keys()));
+    tunnel.expect_erased(&tunnel.of_peer().and(&secret).and(&session.keys()).and(&next.keys()));
 }
 
 #[test]
 fn a_peer_that_was_removed_leaves_no_secret() {
     let tunnel = Tunnel::new();
     let sessions = [tunnel.world.answer(&tunnel.noise), tunnel.world.meet(&tunnel.noise)];
-    tunnel.has(&tunnel.of_peer(), "the secrets of the peer");
+    tunnel.expect_found(&tunnel.of_peer(), "the secrets of the peer");
     let peer = base64(&tunnel.noise.public());
     tunnel.world.left.run(format!("wg set wg0 peer {peer} remove"));
     let secrets = sessions
         .iter()
         .fold(tunnel.of_peer(), |all, session| all.and(&session.keys()).and(&session.secrets));
-    tunnel.forgets(&secrets);
+    tunnel.expect_erased(&secrets);
 }
 
-/// A configuration file and the secrets in it.
+/// A configuration file and its secrets.
 struct Conf {
     own: Private,
     noise: Noise,
@@ -236,11 +237,11 @@ impl Conf {
 }
 
 #[test]
-fn up_keeps_no_text_of_the_file_and_its_guardian_no_key() {
+fn up_retains_no_text_of_the_file_and_its_guardian_no_key() {
     let (world, conf) = (World::new(), Conf::new());
     let path = conf.write(&world, "SaveConfig = true\nPostDown = touch /run/rig/down; sleep 60");
     let program = Implementation::Linerate.path();
-    // From four cores on other threads seal and deliver.
+    // With four or more cores, other threads seal and deliver.
     let line = format!("{} up --cores 4 {path} </dev/null >/run/rig/log 2>&1", program.display());
     world.left.run(line);
     let session = world.answer(&conf.noise);
@@ -249,23 +250,23 @@ fn up_keeps_no_text_of_the_file_and_its_guardian_no_key() {
     let process = |name: &str| all.iter().find(|(other, _)| other == name).expect(name).1;
     let [guardian, helper] = ["linerate-guard", "linerate-helper"].map(process);
     assert_eq!(all.len(), 3, "{all:?}");
-    world.has(pid, &conf.own.secrets(), "the private key that is in use");
-    world.has(pid, &session.keys(), "the keys of the session");
-    world.forgets("linerate up", pid, &conf.texts().and(&session.secrets));
-    world.forgets("the guardian", guardian, &conf.all().and(&session.keys()));
-    world.forgets("the helper", helper, &conf.all().and(&session.keys()));
+    world.expect_found(pid, &conf.own.secrets(), "the private key that is in use");
+    world.expect_found(pid, &session.keys(), "the keys of the session");
+    world.expect_erased("linerate up", pid, &conf.texts().and(&session.secrets));
+    world.expect_erased("the guardian", guardian, &conf.all().and(&session.keys()));
+    world.expect_erased("the helper", helper, &conf.all().and(&session.keys()));
 
     let new = Conf { own: Private::new(), noise: conf.noise, psk: conf.psk };
     let key = world.left.write("new.key", &new.own.base64());
     world.left.run(format!("wg set wg0 private-key {key}"));
     let old = conf.own.secrets().and(&conf.own.texts()).and(&session.keys());
-    world.forgets("linerate up", pid, &old);
+    world.expect_erased("linerate up", pid, &old);
 
     world.left.run(format!("kill -TERM {pid}"));
     eventually("PostDown runs", PATIENCE, || world.left.has("/run/rig/down"));
     let saved = world.left.read(&path);
     assert!(saved.contains(&base64(&conf.psk)), "SaveConfig wrote nothing: {saved}");
-    world.forgets("the guardian", guardian, &new.all());
+    world.expect_erased("the guardian", guardian, &new.all());
     world.left.run(format!("kill -KILL {guardian}"));
 }
 
@@ -283,9 +284,9 @@ fn a_proxys_process_in_the_namespace_has_no_key() {
     let session = world.initiate(&conf.noise);
     let all = processes(&world.left);
     let [(_, pid), (_, child)] = all[..] else { panic!("a proxy and its child: {all:?}") };
-    world.has(pid, &conf.own.secrets(), "the private key that is in use");
-    world.forgets("the proxy", pid, &conf.texts().and(&session.secrets));
-    world.forgets("its child", child, &conf.all());
+    world.expect_found(pid, &conf.own.secrets(), "the private key that is in use");
+    world.expect_erased("the proxy", pid, &conf.texts().and(&session.secrets));
+    world.expect_erased("its child", child, &conf.all());
 }
 
 #[test]
@@ -302,7 +303,7 @@ fn with_crypto_library_nothing_of_our_own_cryptography_is_called() {
     tunnel.world.initiate_at_once(&tunnel.daemon, &tunnel.add_crowd());
     tunnel.world.answer(&tunnel.noise);
 
-    // On a processor that our code is for, the first handshake calls it.
+    // If the processor supports our code, the first handshake calls it.
     let mut tunnel = begin("");
     let (initiation, _) = tunnel.noise.initiate(1);
     tunnel.world.send(&initiation);
@@ -310,7 +311,7 @@ fn with_crypto_library_nothing_of_our_own_cryptography_is_called() {
 }
 
 #[test]
-fn a_key_to_join_with_is_in_no_process_but_the_agent() {
+fn an_auth_key_is_only_in_the_agent() {
     let program = Implementation::Linerate.path();
     let join = format!("{} join --timeout 1s http://10.99.0.1 {INTERFACE}", program.display());
     let ways: [fn(&str, &str) -> String; 4] = [
@@ -322,7 +323,7 @@ fn a_key_to_join_with_is_in_no_process_but_the_agent() {
     for (number, way) in ways.into_iter().enumerate() {
         for foreground in ["", " -f >/dev/null 2>&1 &"] {
             let (host, bytes) = (Host::new("alone"), random());
-            // No piece of it is in the text of this test.
+            // The text of this test must not contain pieces of the key.
             let key = base64(&bytes);
             host.attempt(way(&join, &key) + foreground);
             // Empty once the process has ended.
@@ -346,11 +347,11 @@ fn a_key_to_join_with_is_in_no_process_but_the_agent() {
                     holders += usize::from(!found.is_empty());
                 } else {
                     let who = command(pid);
-                    assert!(found.is_empty(), "way {number}{foreground}: {who}: {found:#?}");
+                    assert!(found.is_empty(), "case {number}{foreground}: {who}: {found:#?}");
                     assert!(!who.contains(&key), "{who}");
                 }
             }
-            assert_eq!(holders, 1, "way {number}{foreground}: the agent has none");
+            assert_eq!(holders, 1, "case {number}{foreground}: the agent lacks the key");
             host.attempt(format!("{} down {INTERFACE}", program.display()));
         }
     }

@@ -1,4 +1,4 @@
-//! What linerate tells of itself to programs.
+//! Output of linerate for other programs.
 //!
 //! ```text
 //!   left                                                     right
@@ -11,8 +11,8 @@ mod capture;
 use std::{process::Stdio, time::Duration};
 
 use netns::{
-    Family, Host, INTERFACE, Implementation, Meeting, PORT, Pair, Shown, configure, eventually,
-    ping, preshared_key,
+    Family, Host, INTERFACE, Implementation, Introduction, PORT, Pair, ShowOutput, configure,
+    eventually, ping, preshared_key,
 };
 use serde_json::{Value, json};
 
@@ -20,14 +20,14 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[test]
-fn show_as_json_agrees_with_wg_and_tells_no_secret() {
+fn show_as_json_agrees_with_wg_and_prints_no_secret() {
     let pair = Pair::start(Implementation::Linerate, Implementation::Linerate);
     let preshared = preshared_key();
-    pair.introduce(Meeting { preshared_key: Some(&preshared), ..Meeting::default() });
+    pair.introduce(Introduction { preshared_key: Some(&preshared), ..Introduction::default() });
     pair.left.reaches(&pair.right, Family::V4, PATIENCE);
 
     let (left, right) = (&pair.left, &pair.right);
-    Shown::agree(&left.host, INTERFACE, &right.key.public, PATIENCE);
+    ShowOutput::wait_until_post_quantum(&left.host, INTERFACE, &right.key.public, PATIENCE);
     let program = Implementation::Linerate.path();
     let text = left.host.run(format!("{} show --json {INTERFACE}", program.display()));
     for secret in [&left.key.private, &preshared] {
@@ -65,7 +65,7 @@ fn show_as_json_agrees_with_wg_and_tells_no_secret() {
 }
 
 #[test]
-fn top_tells_rates_and_the_batches_of_what_is_carried() {
+fn top_prints_rates_and_batch_sizes() {
     let pair = Pair::linerate();
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
@@ -85,13 +85,13 @@ fn top_tells_rates_and_the_batches_of_what_is_carried() {
     for word in ["wg0  ", "kbit/s", "packets/s", "a batch", "tun-tso on", &right.key.public] {
         assert!(pictures[1].contains(word), "no {word:?} in\n{}", pictures[1]);
     }
-    // 50 a second each way; as many as that are not to be had on a busy machine.
+    // 50 a second in each direction, or fewer on a busy machine.
     let packets = pictures[1].lines().nth(1).and_then(|line| line.split_whitespace().nth(3));
     let packets: f64 = packets.expect("a rate").parse().expect("a number");
     assert!((2.0..=100.0).contains(&packets), "{packets} packets/s\n{}", pictures[1]);
 }
 
-/// The value of a sample, by the beginning of its line behind the interface's label.
+/// The value of a sample, by the start of its line after the interface's label.
 fn sample(text: &str, name: &str, labels: &str) -> f64 {
     let start = format!("linerate_{name}{{interface=\"{INTERFACE}\"{labels}}} ");
     let value = text.lines().find_map(|line| line.strip_prefix(start.as_str()));
@@ -103,7 +103,7 @@ fn count(text: &str, start: &str) -> usize {
 }
 
 #[test]
-fn metrics_are_told_on_loopback_and_on_a_unix_socket_where_asked_for() {
+fn metrics_are_served_on_loopback_and_on_a_unix_socket() {
     let (left, right) = Pair::hosts(1500);
     let program = Implementation::Linerate.path();
     let start = |host: &Host, at: &str| {
@@ -157,5 +157,5 @@ fn metrics_are_told_on_loopback_and_on_a_unix_socket_where_asked_for() {
     assert!(!right.attempt("curl -sS -m 1 http://10.1.0.1:9586/metrics").ok);
     assert_eq!(right.run(format!("stat -c %a {socket}")).trim(), "600");
     right.run(format!("{} down {INTERFACE}", program.display()));
-    assert!(!right.has(socket), "the socket goes with the daemon");
+    assert!(!right.has(socket), "the socket is removed with the daemon");
 }

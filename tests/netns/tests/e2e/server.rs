@@ -1,4 +1,4 @@
-//! linerate-server: what stock tailscaled and linerate need of it, and what it keeps.
+//! linerate-server with stock tailscaled and linerate as clients, and its stored state.
 
 mod acme;
 mod data_paths;
@@ -23,7 +23,7 @@ use netns::{
     CoordinatorKind, Family, Member, MemberKind, Nat, Path, Tailnet, Uplink, eventually, ping,
 };
 
-/// Within this what members tell each other is known.
+/// Time in which changes reach all members.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn start() -> Option<Tailnet> {
@@ -34,7 +34,7 @@ fn join(tailnet: &Tailnet, name: &str, kind: MemberKind, flags: &str) -> Member 
     Member::join(tailnet, tailnet.host(name, Uplink::Switch), kind, flags)
 }
 
-/// The coordinator's number of a node.
+/// The coordinator's id of a node.
 fn number(tailnet: &Tailnet, name: &str) -> i64 {
     let nodes = tailnet.coordinator.nodes();
     let node = nodes.iter().find(|node| node["given_name"] == name);
@@ -46,7 +46,7 @@ fn is_online(tailnet: &Tailnet, name: &str) -> bool {
     nodes.iter().any(|node| node["given_name"] == name && node["online"] == true)
 }
 
-/// The block of a manual that begins with these words.
+/// The block of a manual with these words in its first line.
 fn block<'a>(manual: &'a str, words: &str) -> &'a str {
     let text = manual.split(&format!("```{words}\n")).nth(1);
     let text = text.and_then(|rest| rest.split("```").next());
@@ -54,14 +54,14 @@ fn block<'a>(manual: &'a str, words: &str) -> &'a str {
 }
 
 #[test]
-fn stock_clients_talk_directly_and_know_each_others_names() {
+fn stock_clients_connect_directly_and_resolve_each_others_names() {
     let Some(tailnet) = start() else { return };
     let one = join(&tailnet, "one", MemberKind::Tailscaled, "");
     let other = join(&tailnet, "other", MemberKind::Tailscaled, "");
     for family in Family::ALL {
         one.reaches(&other, family);
     }
-    one.becomes_direct(&other);
+    one.wait_until_direct(&other);
     let status = one.status();
     assert_eq!(status["MagicDNSSuffix"], "rig.test");
     assert!(status["Peer"].to_string().contains("other.rig.test."), "{status}");
@@ -71,7 +71,7 @@ fn stock_clients_talk_directly_and_know_each_others_names() {
 }
 
 #[test]
-fn stock_client_and_linerate_talk_by_the_relay_where_udp_is_blocked() {
+fn stock_client_and_linerate_use_the_relay_without_udp() {
     let Some(tailnet) = start() else { return };
     let [one, other] = [MemberKind::Tailscaled, MemberKind::Linerate].map(|kind| {
         let name = if kind == MemberKind::Linerate { "ours" } else { "theirs" };
@@ -87,7 +87,7 @@ fn stock_client_and_linerate_talk_by_the_relay_where_udp_is_blocked() {
 }
 
 #[test]
-fn after_a_crash_the_same_network_goes_on() {
+fn after_a_crash_the_same_network_continues() {
     let Some(mut tailnet) = start() else { return };
     let one = join(&tailnet, "one", MemberKind::Tailscaled, "");
     let other = join(&tailnet, "other", MemberKind::Linerate, "");
@@ -104,7 +104,7 @@ fn after_a_crash_the_same_network_goes_on() {
     let before = shape(&tailnet);
     tailnet.coordinator.kill();
     one.reaches(&other, Family::V6);
-    tailnet.coordinator.start_again();
+    tailnet.coordinator.restart();
     assert_eq!(shape(&tailnet), before);
     eventually("both are online again", PATIENCE, || {
         is_online(&tailnet, "one") && is_online(&tailnet, "other")

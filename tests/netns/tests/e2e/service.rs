@@ -1,10 +1,10 @@
-//! A daemon as a service of the system: what its manager hears, and with how few rights it runs.
+//! A daemon as a system service: its notifications to the service manager, and its few rights.
 //!
 //! ```text
 //!   alone:  linerate up -f wg0.conf  -- READY, WATCHDOG, ... , STOPPING -->  NOTIFY_SOCKET
 //!           wg0 10.9.0.1/24
 //!
-//!   left: linerate up, CAP_NET_ADMIN alone                   right
+//!   left: linerate up, only CAP_NET_ADMIN                    right
 //!   wg0  10.9.0.1/24               . . . . tunnel . . . .    wg0  10.9.0.2/24
 //!   eth0 10.1.0.1/24               -------- cable --------   eth0 10.1.0.2/24
 //! ```
@@ -20,7 +20,7 @@ use netns::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A manager, and a daemon that was started by it.
+/// A service manager, and the daemon that it started.
 struct Managed {
     host: Host,
     manager: UnixDatagram,
@@ -28,7 +28,7 @@ struct Managed {
 }
 
 impl Managed {
-    /// Starts `linerate up -f` of an interface with an address, with a watchdog of so many
+    /// Starts `linerate up -f` for an interface with an address, with a watchdog of `watchdog`
     /// milliseconds.
     fn start(watchdog: u64) -> Self {
         let host = Host::new("alone");
@@ -49,7 +49,7 @@ impl Managed {
         Self { host, manager, daemon }
     }
 
-    fn hears(&self) -> std::io::Result<String> {
+    fn next_notification(&self) -> std::io::Result<String> {
         let mut text = [0; 256];
         let len = self.manager.recv(&mut text)?;
         Ok(String::from_utf8_lossy(&text[..len]).into_owned())
@@ -64,22 +64,24 @@ impl Drop for Managed {
 }
 
 #[test]
-fn the_manager_hears_when_it_is_up_while_it_works_and_when_it_goes_down() {
+fn the_manager_is_notified_of_start_watchdog_and_stop() {
     let mut managed = Managed::start(300);
-    assert_eq!(managed.hears().unwrap(), "READY=1");
-    // Ready means usable: nothing is waited for here.
+    assert_eq!(managed.next_notification().unwrap(), "READY=1");
+    // Ready means usable: the test does not wait here.
     assert!(managed.host.run("ip -o address show dev wg0").contains("10.9.0.1/24"));
     assert!(managed.host.attempt("wg show wg0").ok);
     for _ in 0..5 {
-        assert_eq!(managed.hears().unwrap(), "WATCHDOG=1");
+        assert_eq!(managed.next_notification().unwrap(), "WATCHDOG=1");
     }
     let pid = managed.host.daemon_of("wg0").unwrap();
     managed.host.run(format!("kill -TERM {pid}"));
-    eventually("it says that it stops", PATIENCE, || managed.hears().unwrap() == "STOPPING=1");
+    eventually("it announces its stop", PATIENCE, || {
+        managed.next_notification().unwrap() == "STOPPING=1"
+    });
     assert!(managed.daemon.wait().unwrap().success());
 }
 
-/// The right to administer the network, as capabilities(7) has it in a mask.
+/// CAP_NET_ADMIN alone, as a mask of capabilities(7).
 const NET_ADMIN_ALONE: &str = "0000000000001000";
 
 /// A configuration for `linerate up` that only its user may read.
@@ -98,9 +100,9 @@ fn start(host: &Host, line: &str) -> u32 {
 
 /// A field of the status of each thread, proc_pid_status(5).
 fn of_all_threads(host: &Host, pid: u32, field: &str) -> Vec<String> {
-    // One that served a client may have gone meanwhile.
+    // A thread that served a client may have ended meanwhile.
     let lines = host.attempt(format!("grep -h ^{field}: /proc/{pid}/task/*/status")).stdout;
-    assert!(!lines.is_empty(), "no thread of {pid} tells its {field}");
+    assert!(!lines.is_empty(), "no thread of {pid} has the field {field}");
     lines.lines().filter_map(|line| Some(line.split_whitespace().nth(1)?.to_owned())).collect()
 }
 
@@ -110,7 +112,7 @@ fn is_gone(host: &Host) {
 }
 
 #[test]
-fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_down() {
+fn with_cap_net_admin_alone_it_comes_up_works_and_goes_down() {
     let as_root = "setpriv --inh-caps=-all --bounding-set=-all,+net_admin";
     for with in [as_root, AS_NOBODY] {
         if with == AS_NOBODY && lacks_users() {
@@ -156,14 +158,14 @@ fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_d
     }
 }
 
-/// The rights to administer the network and to have a port below 1024, which the helper has.
+/// CAP_NET_ADMIN and CAP_NET_BIND_SERVICE, for ports below 1024, which the helper has.
 const NETWORK: &str = "0000000000001400";
 
-/// No right of root's.
+/// No capability.
 const NONE: &str = "0000000000000000";
 
 #[test]
-fn all_threads_are_in_the_sandbox_unless_it_is_off_whatever_the_file_has() {
+fn all_threads_are_sandboxed_unless_the_sandbox_is_off() {
     let program = Implementation::Linerate.path();
     let program = program.display();
     let hook = |key: &str| format!("{key} = touch /run/rig/hook");
@@ -218,7 +220,7 @@ fn all_threads_are_in_the_sandbox_unless_it_is_off_whatever_the_file_has() {
     }
 }
 
-/// A hook that tells what is there when it runs.
+/// A hook that prints which objects exist when it runs.
 fn witness(key: &str) -> String {
     format!(
         "{key} = (echo {key}; ip link show wg0 >/dev/null 2>&1 && echo interface; \
@@ -228,7 +230,7 @@ fn witness(key: &str) -> String {
 }
 
 #[test]
-fn the_guardian_has_nothing_of_the_peer_and_does_its_part_in_wg_quicks_order() {
+fn the_guardian_is_isolated_and_acts_in_wg_quicks_order() {
     let host = Host::new("alone");
     let program = Implementation::Linerate.path();
     let program = program.display();
@@ -246,7 +248,7 @@ fn the_guardian_has_nothing_of_the_peer_and_does_its_part_in_wg_quicks_order() {
     let arguments = host.run(format!("tr '\\0' ' ' </proc/{guardian}/cmdline"));
     assert_eq!(arguments.trim(), "linerate-guard background");
     host.run(format!("kill -TERM {guardian}"));
-    // What a peer may do if its undo log is in the folder of one of its sockets.
+    // A peer can do this if its undo log is in the folder of one of its sockets.
     host.run("rm /run/linerate/up/wg0.undo");
     host.run(format!("{program} down wg0"));
     is_gone(&host);
@@ -255,7 +257,7 @@ fn the_guardian_has_nothing_of_the_peer_and_does_its_part_in_wg_quicks_order() {
 }
 
 #[test]
-fn a_guardian_ends_with_its_peer_and_a_peer_whose_guardian_was_killed_goes_down_all_the_same() {
+fn a_guardian_ends_with_its_peer_and_a_peer_goes_down_without_its_guardian() {
     let program = Implementation::Linerate.path();
     let program = program.display();
     for victim in ["daemon", "guardian"] {
@@ -265,7 +267,7 @@ fn a_guardian_ends_with_its_peer_and_a_peer_whose_guardian_was_killed_goes_down_
         let guardian = host.run("pgrep linerate-guard");
         let pid = if victim == "daemon" { daemon.to_string() } else { guardian };
         if victim == "daemon" {
-            // As above; the guardian knows it all the same.
+            // As above; the guardian has the log's contents.
             host.run("rm /run/linerate/up/wg0.undo");
         }
         host.run(format!("kill -KILL {pid}"));
@@ -278,7 +280,7 @@ fn a_guardian_ends_with_its_peer_and_a_peer_whose_guardian_was_killed_goes_down_
             let states = host.attempt("ps -o state= -C linerate,linerate-guard").stdout;
             states.split_whitespace().all(|state| state == "Z") && !host.has_device("wg0")
         });
-        // Nobody took it back; who comes next does.
+        // No process has reverted the changes; the next command does.
         assert!(host.has("/run/linerate/up/wg0.undo"), "{victim}");
         host.run(format!("{program} down wg0"));
         assert!(!host.has("/run/linerate/up/wg0.undo"), "{victim}");
@@ -297,7 +299,7 @@ fn messages(log: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_guardian_and_a_start_that_failed_say_json_where_it_was_asked_for() {
+fn a_guardian_and_a_failed_start_log_json_if_configured() {
     let host = Host::new("alone");
     let program = Implementation::Linerate.path();
     let program = program.display();
@@ -324,21 +326,22 @@ fn a_guardian_and_a_start_that_failed_say_json_where_it_was_asked_for() {
 }
 
 #[test]
-fn nobody_of_the_same_user_looks_into_its_memory() {
+fn other_processes_of_the_same_user_cannot_read_its_memory() {
     if lacks_users() {
         return;
     }
     let host = Host::new("alone");
     let program = Implementation::Linerate.path();
     let pid = start(&host, &format!("{} --user nobody wg0", program.display()));
-    // What may be dumped and traced belongs to its user in proc(5), else to root.
+    // In proc(5), files of processes that may be dumped and traced belong to their user, others to
+    // root.
     assert_eq!(host.run(format!("stat -c %U /proc/{pid}/mem")).trim(), "root");
     let same_user = "setpriv --reuid=nobody --regid=nogroup --clear-groups";
     for file in ["mem", "environ", "maps"] {
         let read = host.attempt(format!("{same_user} head -c 1 /proc/{pid}/{file}"));
         assert!(!read.ok && read.stderr.contains("Permission denied"), "{file}: {read:?}");
     }
-    // Without what makes the difference it could.
+    // Without that protection it is readable.
     let read = host.attempt(format!("{same_user} sh -c 'head -c 1 /proc/$$/environ'"));
     assert!(read.ok, "{read:?}");
 }

@@ -1,4 +1,4 @@
-//! A long mixed load, while a peer roams, keys change and offloads come and go.
+//! A long mixed load, while a peer roams, keys change and offloads are switched.
 //!
 //! ```text
 //!   left: its address, port and keys change                  right
@@ -9,10 +9,9 @@
 //!   tcp v6  <------------     udp v6 <------------ (UDP_SEGMENT)
 //! ```
 //!
-//! Left takes right away as a peer and adds it again, with a new preshared key: what is sent then
-//! begins with a handshake. In the middle of a long run it leaves that be, so that sessions grow
-//! as old as they get and are followed in order. `SOAK_SECONDS` is how long it runs; `make soak`
-//! gives it ten minutes.
+//! Left removes right as a peer and adds it again with a new preshared key, so that the next packet
+//! starts a handshake. In the middle of a long run this pauses, so that sessions reach their maximum
+//! age and are renewed by age. `SOAK_SECONDS` is the duration; `make soak` sets ten minutes.
 
 mod disturb;
 mod load;
@@ -22,7 +21,7 @@ use std::env;
 use std::thread;
 use std::time::Duration;
 
-use netns::{Family, INTERFACE, Implementation, Meeting, Pair, Stopwatch};
+use netns::{Family, INTERFACE, Implementation, Introduction, Pair, Stopwatch};
 
 use self::disturb::Disturber;
 use self::load::Load;
@@ -30,10 +29,10 @@ use self::verdict::{Health, Verdict};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How long it runs where nobody says.
+/// Default duration.
 const SHORT: Duration = Duration::from_secs(25);
 
-/// Between two looks at what is due.
+/// Interval of checks for due events.
 const TICK: Duration = Duration::from_millis(50);
 
 #[test]
@@ -41,7 +40,7 @@ fn a_mixed_load_with_a_roaming_peer_ends_with_explained_drops_and_flat_memory() 
     let seconds = env::var("SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let length = seconds.map_or(SHORT, Duration::from_secs);
     let mut pair = Pair::start(Implementation::Linerate, Implementation::Linerate);
-    pair.introduce(Meeting { left_only: true, ..Meeting::default() });
+    pair.introduce(Introduction { left_only: true, ..Introduction::default() });
     for inner in Family::ALL {
         pair.left.reaches(&pair.right, inner, PATIENCE);
     }

@@ -1,5 +1,5 @@
-//! Nodes of a tailnet that a real headscale runs: tailscaled with tailscaled, linerate with linerate,
-//! and each with the other.
+//! Nodes of a tailnet of a real headscale: tailscaled with tailscaled, linerate with linerate, and
+//! each with the other.
 
 mod client;
 mod commands;
@@ -20,24 +20,24 @@ use netns::{
     in_background, ping,
 };
 
-/// Within this what members tell each other is known.
+/// Time in which changes reach all members.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Of the streams and flows that are looked at.
+/// Port of the streams and flows.
 const PORT: u16 = 7000;
 
 /// Datagrams of each flow.
 const SLOW: Train =
     Train { count: 4, size: 1000, segmented: false, rest: Duration::from_millis(10) };
 
-/// The datagrams through a relay. headscale's relay queues 32 packets for each node, and drops more. At
-/// this rate the queue is full after 0.6 s.
+/// The datagrams through a relay. headscale's relay queues 32 packets for each node, and drops
+/// more. At this rate the queue is full after 0.6 s.
 const SPARSE: Train = Train { count: 1, rest: Duration::from_millis(40), ..SLOW };
 
-/// A stream with some loss of its first packets has found its rate behind this.
+/// Enough for a stream to reach its rate despite loss of its first packets.
 const BYTES: u64 = 4 << 20;
 
-/// The one that begins comes first.
+/// The node that starts is the first.
 const PAIRS: [[MemberKind; 2]; 4] = [
     [MemberKind::Tailscaled, MemberKind::Tailscaled],
     [MemberKind::Linerate, MemberKind::Linerate],
@@ -46,72 +46,72 @@ const PAIRS: [[MemberKind; 2]; 4] = [
 ];
 
 #[test]
-fn two_tailscaled_on_one_switch_talk_directly() {
+fn two_tailscaled_on_one_switch_connect_directly() {
     directly(Uplink::Switch, PAIRS[0]);
 }
 
 #[test]
-fn two_linerates_on_one_switch_talk_directly() {
+fn two_linerates_on_one_switch_connect_directly() {
     directly(Uplink::Switch, PAIRS[1]);
 }
 
 #[test]
-fn linerate_talks_to_tailscaled_on_one_switch_directly() {
+fn linerate_and_tailscaled_on_one_switch_connect_directly() {
     directly(Uplink::Switch, PAIRS[2]);
 }
 
 #[test]
-fn tailscaled_talks_to_linerate_on_one_switch_directly() {
+fn tailscaled_and_linerate_on_one_switch_connect_directly() {
     directly(Uplink::Switch, PAIRS[3]);
 }
 
 #[test]
-fn two_tailscaled_behind_nats_talk_directly() {
+fn two_tailscaled_behind_nats_connect_directly() {
     directly(Uplink::Behind(Nat::PortRestricted), PAIRS[0]);
 }
 
 #[test]
-fn two_linerates_behind_nats_talk_directly() {
+fn two_linerates_behind_nats_connect_directly() {
     directly(Uplink::Behind(Nat::PortRestricted), PAIRS[1]);
 }
 
 #[test]
-fn linerate_talks_to_tailscaled_behind_nats_directly() {
+fn linerate_and_tailscaled_behind_nats_connect_directly() {
     directly(Uplink::Behind(Nat::PortRestricted), PAIRS[2]);
 }
 
 #[test]
-fn tailscaled_talks_to_linerate_behind_nats_directly() {
+fn tailscaled_and_linerate_behind_nats_connect_directly() {
     directly(Uplink::Behind(Nat::PortRestricted), PAIRS[3]);
 }
 
 #[test]
-fn two_tailscaled_without_udp_talk_by_the_relay() {
+fn two_tailscaled_without_udp_use_the_relay() {
     by_the_relay(PAIRS[0]);
 }
 
 #[test]
-fn two_linerates_without_udp_talk_by_the_relay() {
+fn two_linerates_without_udp_use_the_relay() {
     by_the_relay(PAIRS[1]);
 }
 
 #[test]
-fn linerate_talks_to_tailscaled_without_udp_by_the_relay() {
+fn linerate_and_tailscaled_without_udp_use_the_relay() {
     by_the_relay(PAIRS[2]);
 }
 
 #[test]
-fn tailscaled_talks_to_linerate_without_udp_by_the_relay() {
+fn tailscaled_and_linerate_without_udp_use_the_relay() {
     by_the_relay(PAIRS[3]);
 }
 
 fn directly(uplink: Uplink, kinds: [MemberKind; 2]) {
     let Some((_tailnet, one, other)) = meet(uplink, kinds) else { return };
-    one.becomes_direct(&other);
-    other.becomes_direct(&one);
+    one.wait_until_direct(&other);
+    other.wait_until_direct(&one);
     talk(&one, &other, SLOW, 0);
-    one.becomes_direct(&other);
-    other.becomes_direct(&one);
+    one.wait_until_direct(&other);
+    other.wait_until_direct(&one);
 }
 
 fn by_the_relay(kinds: [MemberKind; 2]) {
@@ -122,7 +122,7 @@ fn by_the_relay(kinds: [MemberKind; 2]) {
     }
 }
 
-/// Two hosts that joined; the first begins.
+/// Two hosts that joined; the first one starts.
 fn meet(uplink: Uplink, kinds: [MemberKind; 2]) -> Option<(Tailnet, Member, Member)> {
     let tailnet = Tailnet::start()?;
     let [one, other] = [0, 1].map(|at| {
@@ -133,8 +133,8 @@ fn meet(uplink: Uplink, kinds: [MemberKind; 2]) -> Option<(Tailnet, Member, Memb
     Some((tailnet, one, other))
 }
 
-/// Pings, a stream and datagrams each way, of both families; what arrives is what was sent. Of the
-/// pings beside others so many may be lost.
+/// Pings, a stream and datagrams in both directions, of both families; all data arrives unchanged.
+/// `lost` pings may be lost during the flows.
 fn talk(one: &Member, other: &Member, train: Train, lost: u32) {
     let ways = [(one, other), (other, one)];
     let ways = Family::ALL.into_iter().flat_map(|family| ways.map(|(from, to)| (from, to, family)));
@@ -152,11 +152,11 @@ fn talk(one: &Member, other: &Member, train: Train, lost: u32) {
         flows.push(Datagrams::start(&from.host, &to.host, target, train));
     }
     let pings = ping(&one.host, format!("-c 10 -i 0.1 {}", other.addresses.of(Family::V4)));
-    assert!(pings.received + lost >= pings.sent, "beside flows: {}", pings.text);
-    // Each waits for late ones.
+    assert!(pings.received + lost >= pings.sent, "during flows: {}", pings.text);
+    // Each waits for late datagrams.
     let flows = flows.into_iter().map(|flow| in_background("flow", || flow.finish()));
     for flow in flows.collect::<Vec<_>>() {
-        let arrived = flow.join().expect("what arrives is what was sent");
+        let arrived = flow.join().expect("data arrives unchanged");
         assert!(arrived.received > 0 && arrived.lost() < 0.05, "{arrived:?}");
     }
 }

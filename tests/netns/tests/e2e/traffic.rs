@@ -8,21 +8,23 @@
 
 use std::time::Duration;
 
-use netns::{Family, INTERFACE, Implementation, Iperf, Meeting, Pair, Shown, announce, ping};
+use netns::{
+    Family, INTERFACE, Implementation, Introduction, Iperf, Pair, ShowOutput, announce, ping,
+};
 
-/// What each TCP stream carries.
+/// Bytes of each TCP stream.
 const BYTES: u64 = 64 << 20;
 
 const SOON: Duration = Duration::from_secs(10);
 
 fn linerates_over(outer: Family) -> Pair {
     let pair = Pair::start(Implementation::Linerate, Implementation::Linerate);
-    pair.introduce(Meeting { outer: Some(outer), ..Meeting::default() });
+    pair.introduce(Introduction { outer: Some(outer), ..Introduction::default() });
     pair
 }
 
 #[test]
-fn ping_and_tcp_pass_inside_and_outside_of_both_families() {
+fn ping_and_tcp_pass_over_all_inner_and_outer_families() {
     for outer in Family::ALL {
         let pair = linerates_over(outer);
         let (left, right) = (&pair.left, &pair.right);
@@ -77,7 +79,7 @@ fn pings_larger_than_the_mtu_pass_as_fragments() {
 }
 
 #[test]
-fn udp_at_a_modest_rate_arrives_whole() {
+fn udp_at_a_modest_rate_arrives_completely() {
     let pair = linerates_over(Family::V4);
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, SOON);
@@ -90,8 +92,8 @@ fn udp_at_a_modest_rate_arrives_whole() {
             let rate = Iperf { client, server, address, seconds: 1, options }.run();
             announce(&format!("udp {options}, inside {inner}: {:.2} % lost", rate.lost_percent));
             assert!(rate.bits_per_second > 4e6, "{options}: {rate:?}");
-            // A busy machine drops some in iperf3's own small socket, which the kernel counts. The drops of
-            // the tunnel's socket are among those below.
+            // A busy machine drops some datagrams in iperf3's own small socket, which the kernel
+            // counts. Drops of the tunnel's socket are checked below.
             let own = overflows() - before;
             assert!(
                 rate.lost_percent_without(own) < 20.0,
@@ -100,15 +102,15 @@ fn udp_at_a_modest_rate_arrives_whole() {
         }
     }
     for side in [left, right] {
-        let mut drops = Shown::of(&side.host, INTERFACE).drops;
-        // What a new interface sends to multicast groups.
+        let mut drops = ShowOutput::of(&side.host, INTERFACE).drops;
+        // Messages of a new interface to multicast groups.
         drops.remove("out no peer");
         assert!(drops.is_empty(), "{drops:?}");
     }
 }
 
 #[test]
-fn counters_and_the_last_handshake_tell_what_passed() {
+fn counters_and_the_last_handshake_match_the_traffic() {
     let pair = linerates_over(Family::V4);
     let (left, right) = (&pair.left, &pair.right);
     let before = left.peer_status(right);
@@ -119,7 +121,7 @@ fn counters_and_the_last_handshake_tell_what_passed() {
     assert!(met.latest_handshake > 0, "{met:?}");
     assert!(right.peer_status(left).latest_handshake > 0);
 
-    // Too short for questions about the path's MTU.
+    // Too short for path MTU probes.
     let payload = 400;
     let count = 20;
     let target = right.inner.of(Family::V4);

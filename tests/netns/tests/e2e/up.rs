@@ -1,4 +1,4 @@
-//! `linerate up FILE` and `linerate down FILE`: what wg-quick does, in one program.
+//! `linerate up FILE` and `linerate down FILE`, which replace wg-quick.
 //!
 //! ```text
 //!   left: linerate up wg0.conf                               right
@@ -24,15 +24,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use netns::{
-    Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Shown, Side, Status, address,
-    conf, eventually, linerate, ping,
+    Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, ShowOutput, Side, Status,
+    address, conf, eventually, linerate, ping,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
-/// What answers in the world behind a default route.
+/// Addresses of the world behind a default route.
 const WORLD: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
-/// Everything that `up` may change and `down` must put back.
+/// Everything that `up` may change and `down` must restore.
 const STATE: &str = "ip -4 route show table all; ip -6 route show table all; ip -4 rule; \
                      ip -6 rule; ip -o address; nft list ruleset; cat /etc/resolv.conf; \
                      ls /run/wireguard; cd /proc/sys/net; \
@@ -45,7 +45,7 @@ struct World {
     before: BTreeSet<String>,
 }
 
-/// Both hosts, the right one ready to be called by the key that is left's.
+/// Both hosts; the right one has left's key.
 fn world() -> World {
     let (left, right) = Pair::hosts(1500);
     let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
@@ -62,12 +62,12 @@ fn world() -> World {
 
 fn state(host: &Host) -> BTreeSet<String> {
     let text = host.run(STATE);
-    // The kernel settles link-local addresses and multicast routes of the cable in its own time.
+    // The kernel sets link-local addresses and multicast routes of the cable at its own pace.
     let is_settled = |line: &&str| !line.contains("fe80:") && !line.contains("multicast");
     text.lines().filter(is_settled).map(str::to_owned).collect()
 }
 
-/// A resolvconf(8) that keeps one interface's servers in the host's private /etc/resolv.conf.
+/// A resolvconf(8) that writes one interface's servers to the host's private /etc/resolv.conf.
 fn resolvconf(host: &Host) {
     let script = "#!/bin/sh\ncase $1 in\n\
                   -a) cat >/etc/resolv.conf ;;\n-d) : >/etc/resolv.conf ;;\n\
@@ -76,7 +76,7 @@ fn resolvconf(host: &Host) {
 }
 
 impl World {
-    /// Writes wg0.conf: keys, addresses, these further lines and the peer with these allowed ips.
+    /// Writes wg0.conf: keys, addresses, these further lines and the peer with these allowed IPs.
     fn conf(&self, interface_lines: &str, allowed_ips: &str) -> String {
         let peer = format!("Endpoint = 10.1.0.2:51820\nAllowedIPs = {allowed_ips}");
         conf(&self.left, &self.key, &self.right.key, interface_lines, &peer)
@@ -91,7 +91,7 @@ impl World {
         assert!(outcome.ok, "up failed: {}", outcome.stderr);
     }
 
-    /// `linerate down`, and nothing of the interface is left.
+    /// `linerate down`, and checks that nothing of the interface remains.
     fn down(&self, file: &str) {
         let outcome = self.linerate("down", file);
         assert!(outcome.ok, "down failed: {}", outcome.stderr);
@@ -102,7 +102,8 @@ impl World {
         let gone = || !self.left.has_device(INTERFACE) && self.left.daemon_of(INTERFACE).is_none();
         eventually("interface and daemon are gone", PATIENCE, gone);
         eventually("the socket is gone", PATIENCE, || !self.left.has("/run/wireguard/wg0.sock"));
-        // The rest is reverted once the socket is gone, as PostDown finds nothing of the interface.
+        // The rest is reverted after the socket is removed, so that PostDown runs without the
+        // interface.
         eventually("the process has ended", PATIENCE, || {
             !self.left.attempt("pgrep -x 'linerate|linerate-guard'").ok
         });
@@ -110,7 +111,7 @@ impl World {
         let left_behind: Vec<_> = after.difference(&self.before).collect();
         let missing: Vec<_> = self.before.difference(&after).collect();
         assert!(left_behind.is_empty(), "left behind: {left_behind:#?}");
-        assert!(missing.is_empty(), "taken away: {missing:#?}");
+        assert!(missing.is_empty(), "missing: {missing:#?}");
     }
 
     fn reaches(&self, targets: &[&str]) {
@@ -136,7 +137,7 @@ fn a_hook_does_not_inherit_the_file_that_an_argument_names() {
 }
 
 #[test]
-fn addresses_mtu_and_routes_are_set_and_taken_back() {
+fn addresses_mtu_and_routes_are_set_and_reverted() {
     let world = world();
     let file = world.conf("MTU = 1380", "10.9.0.0/24, fd09::/64, 192.0.2.0/24, 2001:db8::/32");
     world.up(&file);
@@ -154,7 +155,7 @@ fn addresses_mtu_and_routes_are_set_and_taken_back() {
 }
 
 #[test]
-fn without_an_mtu_line_the_link_to_the_endpoint_decides() {
+fn without_an_mtu_line_the_mtu_follows_the_link_to_the_endpoint() {
     for (outer, inner) in [(1500, 1420), (1400, 1320)] {
         let world = world();
         world.left.run(format!("ip link set eth0 mtu {outer}"));
@@ -167,7 +168,7 @@ fn without_an_mtu_line_the_link_to_the_endpoint_decides() {
 }
 
 #[test]
-fn a_default_route_goes_through_the_tunnel_and_the_tunnel_around_it() {
+fn a_default_route_uses_the_tunnel_but_the_tunnel_does_not() {
     let world = world();
     let file = world.conf("", "0.0.0.0/0, ::/0");
     world.up(&file);
@@ -182,13 +183,13 @@ fn a_default_route_goes_through_the_tunnel_and_the_tunnel_around_it() {
     }
     assert_ne!(Status::of(&world.left, INTERFACE).fwmark, "off");
     world.reaches(&["10.9.0.2", "fd09::2", "192.0.2.1", "2001:db8::1"]);
-    // The cable itself stays reachable: its route is more specific.
+    // The cable itself remains reachable: its route is more specific.
     world.reaches(&["10.1.0.2", "fd01::2"]);
     world.down(&file);
 }
 
 #[test]
-fn a_default_route_of_one_family_leaves_the_other_alone() {
+fn a_default_route_of_one_family_does_not_affect_the_other() {
     let world = world();
     let file = world.conf("", "0.0.0.0/0");
     let rules = world.left.run("ip -6 rule");
@@ -245,7 +246,7 @@ fn hooks_run_in_order_with_the_interface_name() {
 }
 
 #[test]
-fn a_hook_that_fails_takes_everything_back() {
+fn a_failed_hook_reverts_everything() {
     let world = world();
     let file = world.conf("PostUp = false", "10.9.0.0/24, 0.0.0.0/0");
     let outcome = world.linerate("up", &file);
@@ -255,7 +256,7 @@ fn a_hook_that_fails_takes_everything_back() {
 
 /// Twice: once before the configuration is applied, and once after.
 #[test]
-fn a_start_that_fails_leaves_the_file_as_it_was_and_runs_no_hook_for_going_down() {
+fn a_failed_start_does_not_change_the_file_or_run_down_hooks() {
     for (lines, endpoint) in [("", "[fe80::1%nowhere]:1"), ("PostUp = false", "10.1.0.2:51820")] {
         let world = world();
         let log = "/run/rig/down.log";
@@ -275,27 +276,27 @@ fn a_start_that_fails_leaves_the_file_as_it_was_and_runs_no_hook_for_going_down(
     }
 }
 
-/// The way of left's packets to right's address on the cable.
-fn way(world: &World) -> String {
+/// The route of left's packets to right's address on the cable.
+fn route(world: &World) -> String {
     world.left.run("ip route get 10.1.0.2")
 }
 
 #[test]
-fn a_connected_network_goes_before_a_peers_route_to_it() {
+fn a_connected_network_has_precedence_over_a_peers_route() {
     let world = world();
     for lines in ["", "ConnectedFirst = true"] {
         let file = world.conf(lines, "10.9.0.0/24, 10.1.0.0/24");
         let outcome = world.linerate("up", &file);
         assert!(outcome.ok, "{}", outcome.stderr);
         assert!(outcome.stderr.contains("AllowedIPs: this host is connected to 10.1.0.0/24"));
-        assert!(way(&world).contains("dev eth0"), "{}", way(&world));
+        assert!(route(&world).contains("dev eth0"), "{}", route(&world));
         world.reaches(&["10.9.0.2", "10.1.0.2"]);
         world.down(&file);
     }
 }
 
 #[test]
-fn a_network_that_is_connected_later_goes_before_a_peers_route_until_it_is_gone() {
+fn a_later_connected_network_has_precedence_until_it_is_removed() {
     let world = world();
     let file = world.conf("", "10.9.0.0/24, 10.77.0.0/24, fd77::/64");
     world.up(&file);
@@ -317,8 +318,8 @@ fn a_network_that_is_connected_later_goes_before_a_peers_route_until_it_is_gone(
     disconnect(same);
     eventually("the peer has its networks again", PATIENCE, || leads("wg0"));
 
-    // Who advertises a wide prefix takes nothing out of the tunnel. The routes that go with
-    // the next networks tell that these were looked at.
+    // A wider prefix removes no route of the tunnel. The routes of the next networks show that
+    // these prefixes were checked.
     let wide = ["10.77.0.8/16", "fd77::8/48"];
     connect(wide);
     connect(same);
@@ -330,19 +331,19 @@ fn a_network_that_is_connected_later_goes_before_a_peers_route_until_it_is_gone(
 }
 
 #[test]
-fn a_peers_routes_go_before_connected_networks_where_the_file_says_so() {
+fn a_peers_routes_have_precedence_if_the_file_says_so() {
     let world = world();
     for nets in ["10.9.0.0/24, 10.1.0.0/24", "0.0.0.0/0"] {
         let file = world.conf("ConnectedFirst = false", nets);
         world.up(&file);
-        assert!(way(&world).contains("dev wg0"), "{}", way(&world));
+        assert!(route(&world).contains("dev wg0"), "{}", route(&world));
         world.reaches(&["10.9.0.2", "10.1.0.2"]);
         world.down(&file);
     }
 }
 
 #[test]
-fn a_route_that_somebody_else_has_is_not_taken_from_him() {
+fn an_existing_route_is_not_replaced() {
     let world = world();
     let file = world.conf("", "10.9.0.0/24, 192.0.2.0/24");
     world.left.run("ip route add 192.0.2.0/24 via 10.1.0.2");
@@ -351,15 +352,15 @@ fn a_route_that_somebody_else_has_is_not_taken_from_him() {
     assert_eq!(world.left.run("ip -4 route show 192.0.2.0/24"), before);
 }
 
-/// A route of the host's own sends the tunnel's datagrams into the tunnel, and takes it back.
+/// A route of the host sends the tunnel's datagrams into the tunnel; then it is removed.
 #[test]
-fn a_tunnel_that_is_routed_into_itself_is_still_and_comes_back() {
+fn a_tunnel_routed_into_itself_does_not_loop_and_recovers() {
     let world = world();
     let file = world.conf("Table = off", "10.9.0.0/24, 10.1.0.2/32");
     world.up(&file);
     world.reaches(&["10.9.0.2"]);
     let sent = || world.left.device_count("wg0", "tx_packets");
-    let looped = || Shown::of(&world.left, INTERFACE).drops.remove("out loop").unwrap_or(0);
+    let looped = || ShowOutput::of(&world.left, INTERFACE).drops.remove("out loop").unwrap_or(0);
     world.left.run("ip route add 10.1.0.2 dev wg0");
     let before = sent();
     ping(&world.left, "-c 5 -i 0.2 -W 1 10.9.0.2");
@@ -389,11 +390,11 @@ fn mark_mask_table_and_priority_are_those_of_the_file() {
         assert!(routes.contains("default dev wg0"), "{routes}");
     }
     assert_eq!(Status::of(&world.left, INTERFACE).fwmark, "0x100");
-    // Only the bits of the mask count, and only they are changed.
+    // Only the bits of the mask count, and only these are changed.
     world.left.run("ip route add default via 10.1.0.2");
     for (mark, device) in [("0x1", "wg0"), ("0x10101", "eth0"), ("0x300", "wg0")] {
-        let way = world.left.run(format!("ip route get 192.0.2.1 mark {mark}"));
-        assert!(way.contains(&format!("dev {device}")), "mark {mark}: {way}");
+        let route = world.left.run(format!("ip route get 192.0.2.1 mark {mark}"));
+        assert!(route.contains(&format!("dev {device}")), "mark {mark}: {route}");
     }
     let filter = world.left.run("nft list table inet linerate-wg0");
     for rule in [
@@ -428,7 +429,7 @@ fn save_config_writes_what_changed_at_run_time() {
 }
 
 #[test]
-fn sigterm_to_the_daemon_takes_everything_back_as_well() {
+fn sigterm_to_the_daemon_reverts_everything() {
     let world = world();
     let file = world.conf("", "0.0.0.0/0, ::/0");
     world.up(&file);
@@ -439,7 +440,7 @@ fn sigterm_to_the_daemon_takes_everything_back_as_well() {
 }
 
 #[test]
-fn a_signal_leaves_the_tunnel_as_it_is_or_takes_everything_back() {
+fn a_signal_either_has_no_effect_or_reverts_everything() {
     let world = world();
     let file = world.conf("PostDown = true", "0.0.0.0/0, ::/0");
     world.up(&file);
@@ -458,7 +459,7 @@ fn a_signal_leaves_the_tunnel_as_it_is_or_takes_everything_back() {
 }
 
 #[test]
-fn up_of_what_is_up_is_refused_and_leaves_it_alone() {
+fn a_second_up_is_refused_without_effect() {
     let world = world();
     let file = world.conf("", "10.9.0.0/24");
     world.up(&file);
@@ -471,7 +472,7 @@ fn up_of_what_is_up_is_refused_and_leaves_it_alone() {
 }
 
 #[test]
-fn an_error_in_the_file_is_told_with_file_line_and_key() {
+fn an_error_in_the_file_is_reported_with_file_line_and_key() {
     let world = world();
     let key = &world.key.private;
     let good = format!("[Interface]\nPrivateKey = {key}\n");

@@ -84,7 +84,7 @@ impl Member {
 
     /// Receives the first map of a stream.
     async fn connected(&mut self, coordinator: &mut Coordinator) -> MapStream {
-        let stream = coordinator.streams().await.stream();
+        let stream = coordinator.next_map_stream().await.stream();
         stream.send(&first_map()).await;
         assert!(matches!(self.event().await, Event::Connected { resumed: false }));
         assert_eq!(self.map().await, read(&first_map()));
@@ -129,7 +129,7 @@ fn registered() -> Value {
 
 /// A session that follows a map, its coordinator, and the stream.
 async fn joined() -> (Member, Coordinator, MapStream) {
-    let mut coordinator = Coordinator::new(coordinator::Manner::Good);
+    let mut coordinator = Coordinator::new(coordinator::Behaviour::Good);
     let mut member = Member::new(coordinator.network()).await;
     member.command(Command::Resume(Login::new(KEY))).await;
     let stream = member.connected(&mut coordinator).await;

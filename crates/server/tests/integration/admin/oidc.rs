@@ -105,7 +105,7 @@ impl Rig {
     /// Completes a login with a valid token.
     async fn log_in(&self) {
         let login = self.begin().await;
-        self.provider.says(self.honest(&login));
+        self.provider.set_claims(self.honest(&login));
         let question = self.back(&login, &login.cookie, "").await;
         assert_eq!(question.status, StatusCode::OK, "{}", question.body);
         assert_eq!(self.confirm(&question, &login.cookie).await.status, StatusCode::OK);
@@ -116,7 +116,7 @@ impl Rig {
 async fn an_honest_login_in_the_same_browser_admits_the_machine() {
     let rig = Rig::new().await;
     let login = rig.begin().await;
-    rig.provider.says(rig.honest(&login));
+    rig.provider.set_claims(rig.honest(&login));
     let own = format!("&iss={}", rig.provider.url());
     let question = rig.back(&login, &login.cookie, &own).await;
     assert_eq!(question.status, StatusCode::OK, "{}", question.body);
@@ -145,7 +145,7 @@ async fn a_token_for_another_login_client_or_time_or_of_another_provider_is_refu
         if value.is_null() {
             claims.as_object_mut().unwrap().remove(claim);
         }
-        rig.provider.says(claims);
+        rig.provider.set_claims(claims);
         let answer = rig.back(&login, &login.cookie, "").await;
         assert_eq!(answer.status, StatusCode::BAD_GATEWAY, "{claim} {value}: {}", answer.body);
         assert!(!answer.body.contains("name=\"token\""), "{claim} {value}");
@@ -185,8 +185,8 @@ async fn unused_claims_of_any_type_stop_no_login() {
         let login = rig.begin().await;
         let mut claims = rig.honest(&login);
         claims[name] = value.clone();
-        rig.provider.says(claims);
-        rig.provider.informs(json!({ "sub": "1", name: value.clone() }));
+        rig.provider.set_claims(claims);
+        rig.provider.set_user_info(json!({ "sub": "1", name: value.clone() }));
         let answer = rig.back(&login, &login.cookie, "").await;
         assert_eq!(answer.status, StatusCode::OK, "{name} {value}: {}", answer.body);
         assert!(answer.body.contains("anna"), "{name} {value}: {}", answer.body);
@@ -205,7 +205,7 @@ async fn unused_members_of_a_providers_answers_stop_no_login() {
         ("", json!({ "display_values_supported": "page", "scopes_supported": {} })),
     ] {
         let rig = Rig::new().await;
-        rig.provider.changes(path, members.clone());
+        rig.provider.override_answer(path, members.clone());
         rig.log_in().await;
         assert_eq!(rig.nodes().await, 1, "{path} {members}");
     }
@@ -217,11 +217,11 @@ async fn an_issuer_with_a_final_slash_is_the_same_provider() {
     let url = rig.provider.url();
     for (number, issuer) in [(2, url.clone()), (3, format!("{url}/"))] {
         rig.wait_for_login(number).await;
-        rig.provider.changes("", json!({ "issuer": issuer }));
+        rig.provider.override_answer("", json!({ "issuer": issuer }));
         let login = rig.begin().await;
         let mut claims = rig.honest(&login);
         claims["iss"] = json!(issuer);
-        rig.provider.says(claims);
+        rig.provider.set_claims(claims);
         let question = rig.back(&login, &login.cookie, &format!("&iss={issuer}")).await;
         assert_eq!(question.status, StatusCode::OK, "{issuer}: {}", question.body);
         let done = rig.confirm(&question, &login.cookie).await;
@@ -234,7 +234,7 @@ async fn an_issuer_with_a_final_slash_is_the_same_provider() {
 async fn an_answer_that_names_another_provider_is_refused() {
     let rig = Rig::new().await;
     let login = rig.begin().await;
-    rig.provider.says(rig.honest(&login));
+    rig.provider.set_claims(rig.honest(&login));
     let answer = rig.back(&login, &login.cookie, "&iss=http://127.0.0.1:1").await;
     assert_eq!(answer.status, StatusCode::BAD_GATEWAY, "{}", answer.body);
     assert!(answer.body.contains("another provider"), "{}", answer.body);
@@ -244,7 +244,7 @@ async fn an_answer_that_names_another_provider_is_refused() {
 async fn an_answer_in_another_browser_or_tab_is_refused() {
     let rig = Rig::new().await;
     let (login, other) = (rig.begin().await, rig.begin().await);
-    rig.provider.says(rig.honest(&login));
+    rig.provider.set_claims(rig.honest(&login));
     let (name, sealed) = login.cookie.split_once('=').unwrap();
     let others = other.cookie.split_once('=').unwrap().1;
     let cookies = ["", &other.cookie, &format!("{name}={others}"), &format!("x={sealed}")];
@@ -276,7 +276,7 @@ async fn a_node_admitted_by_a_login_expires_as_configured() {
 async fn user_info_of_another_subject_is_ignored() {
     for (subject, name) in [("1", "boss"), ("2", "anna")] {
         let rig = Rig::new().await;
-        rig.provider.informs(json!({ "sub": subject, "preferred_username": "boss" }));
+        rig.provider.set_user_info(json!({ "sub": subject, "preferred_username": "boss" }));
         rig.log_in().await;
         let users = rig.list("user").await;
         assert_eq!(users[0]["name"], name, "{users:?}");
@@ -302,7 +302,7 @@ async fn a_user_without_machines_cannot_confirm_a_tagged_machines_login() {
     let message = answer.json()["message"].as_str().unwrap().to_owned();
     let number = message.split_once("/ssh/").unwrap().1.split_whitespace().next().unwrap();
     let login = rig.open(&format!("/ssh/{number}")).await;
-    rig.provider.says(rig.honest(&login));
+    rig.provider.set_claims(rig.honest(&login));
     let refused = rig.back(&login, &login.cookie, "").await;
     assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.body);
 }

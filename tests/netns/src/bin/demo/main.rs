@@ -1,4 +1,4 @@
-//! `make demo`: a real tunnel between two hosts on this machine, and what it carries.
+//! `make demo`: a real tunnel between two hosts on this machine, and its throughput.
 //!
 //! ```text
 //!   left                                               right
@@ -71,7 +71,7 @@ fn count(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or(format!("not a count: {text}"))
 }
 
-/// The named ones that are installed; the others are announced as skipped.
+/// The named implementations that are installed; the others are announced as skipped.
 fn implementations(names: &str) -> Result<Vec<Implementation>, String> {
     let named = |name| Implementation::named(name).ok_or(format!("unknown implementation {name}"));
     let all: Result<Vec<Implementation>, String> = names.split(',').map(named).collect();
@@ -87,13 +87,13 @@ fn show(arguments: &Arguments, style: Style) {
     println!("  eth0 10.1.0.1  ---------- cable -----------  eth0 10.1.0.2");
     println!();
 
-    let tell = |what: &str, figure: f64, unit: &str| {
+    let report = |what: &str, figure: f64, unit: &str| {
         println!("  {what:<40} {} {unit}", style.strong(format!("{figure:7.2}")));
     };
     let bare = Bare::start().tcp(arguments.seconds).gbps();
-    tell("TCP over the bare cable", bare, "Gbit/s");
+    report("TCP over the bare cable", bare, "Gbit/s");
     let run = Run::start(Implementation::Linerate, arguments.seconds);
-    let sample = run.measure(tell);
+    let sample = run.measure(report);
 
     println!("\n{}\n", style.faint("  $ wg show"));
     for line in run.wg_show(style.has_colour()).lines() {
@@ -123,7 +123,8 @@ fn show(arguments: &Arguments, style: Style) {
     println!("\n{}", style.faint(note));
 }
 
-/// linerate and others in turn (A B C A B C ...), so that each meets the same weather.
+/// Measures linerate and others in turn (A B C A B C ...), so that changes of the machine's load
+/// affect each.
 fn compare(arguments: &Arguments, style: Style) {
     let mut all = vec![Implementation::Linerate];
     all.extend(&arguments.beside);

@@ -1,10 +1,10 @@
-//! One run: two fresh hosts, two daemons of one implementation, traffic each way.
+//! One run: two fresh hosts, two daemons of one implementation, traffic in each direction.
 
 use std::time::Duration;
 
 use netns::{
-    Family, Host, INTERFACE, Implementation, Iperf, Meeting, Pair, Pinging, Processes, Rate, Watch,
-    median, ping,
+    Family, Host, INTERFACE, Implementation, Introduction, Iperf, Pair, Pinging, Processes, Rate,
+    Watch, median, ping,
 };
 
 /// Long enough for a retried handshake (5 s and jitter).
@@ -13,14 +13,14 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Echo requests of an idle measurement, and their spacing in seconds.
 const PINGS: &str = "-c 100 -i 0.01";
 
-/// The cable alone, without any tunnel.
+/// The cable alone, without a tunnel.
 pub struct Bare {
     left: Host,
     right: Host,
 }
 
 impl Bare {
-    /// Wires two hosts.
+    /// Connects two hosts.
     pub fn start() -> Bare {
         let (left, right) = Pair::hosts(1500);
         Bare { left, right }
@@ -33,34 +33,34 @@ impl Bare {
     }
 }
 
-/// Two hosts, a tunnel that has shaken hands, and what its daemons have cost so far.
+/// Two hosts and a tunnel with a session.
 pub struct Run {
     pair: Pair,
     memory: Watch,
     seconds: u32,
 }
 
-/// What one direction carried and cost.
+/// Throughput and cost of one direction.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct Direction {
     /// TCP, Gbit/s.
     pub gbps: f64,
     /// Processor seconds of both daemons for each gigabyte (10^9 bytes) carried.
     pub cpu_per_gigabyte: f64,
 }
 
-/// What one run measured.
+/// Results of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Left to right.
-    pub forth: Way,
+    pub forth: Direction,
     /// Right to left.
-    pub back: Way,
+    pub back: Direction,
     /// Median round trip of an idle tunnel, milliseconds.
     pub idle_ping: f64,
-    /// Median round trip beside a full TCP stream, milliseconds.
+    /// Median round trip during a full TCP stream, milliseconds.
     pub busy_ping: f64,
-    /// Peak private memory of both daemons, bytes; not a number where it cannot be had.
+    /// Peak private memory of both daemons, bytes; NaN if not available.
     pub memory: f64,
 }
 
@@ -68,39 +68,39 @@ impl Run {
     /// Starts both ends; `seconds` is the length of each TCP measurement.
     pub fn start(implementation: Implementation, seconds: u32) -> Run {
         let pair = Pair::start(implementation, implementation);
-        pair.introduce(Meeting::default());
+        pair.introduce(Introduction::default());
         pair.left.reaches(&pair.right, Family::V4, PATIENCE);
         let memory = Watch::start(daemons(&pair).to_vec());
         Run { pair, memory, seconds }
     }
 
-    /// Median round trip in milliseconds while nothing else passes.
+    /// Median round trip in milliseconds without other traffic.
     fn idle_ping(&self) -> f64 {
         ping(&self.pair.left.host, format!("{PINGS} {}", self.target())).median()
     }
 
-    /// TCP from left to right, with the median round trip of a ping beside it.
-    fn forth(&self) -> (Way, f64) {
-        let beside = format!("-i 0.05 {}", self.target());
-        let pings = Pinging::start(&self.pair.left.host, "beside", &beside);
+    /// TCP from left to right, and the median round trip of a ping during it.
+    fn forth(&self) -> (Direction, f64) {
+        let arguments = format!("-i 0.05 {}", self.target());
+        let pings = Pinging::start(&self.pair.left.host, "during-tcp", &arguments);
         let way = self.tcp("");
         (way, pings.finish().median())
     }
 
-    fn tcp(&self, options: &str) -> Way {
+    fn tcp(&self, options: &str) -> Direction {
         let (client, server) = (&self.pair.left.host, &self.pair.right.host);
         let (address, seconds) = (self.target(), self.seconds);
         let before = self.cpu();
         let rate = Iperf { client, server, address, seconds, options }.run();
         let cpu = self.cpu() - before;
-        Way { gbps: rate.gbps(), cpu_per_gigabyte: cpu / (rate.bytes / 1e9) }
+        Direction { gbps: rate.gbps(), cpu_per_gigabyte: cpu / (rate.bytes / 1e9) }
     }
 
     fn target(&self) -> &str {
         self.pair.right.inner.of(Family::V4)
     }
 
-    /// Processor time of both daemons so far, in seconds.
+    /// Processor time of both daemons in seconds.
     fn cpu(&self) -> f64 {
         daemons(&self.pair).iter().map(Processes::cpu).sum()
     }
@@ -110,21 +110,21 @@ impl Run {
         self.memory.peak().map_or(f64::NAN, |peak| peak.private)
     }
 
-    /// What wg(8) prints on the left.
+    /// Output of wg(8) on the left.
     pub fn wg_show(&self, colour: bool) -> String {
         let mode = if colour { "always" } else { "never" };
         self.pair.left.host.run(format!("WG_COLOR_MODE={mode} wg show {INTERFACE}"))
     }
 
-    /// All measurements, one after the other; each is told to `tell` as it is made.
-    pub fn measure(&self, mut tell: impl FnMut(&str, f64, &str)) -> Sample {
+    /// Runs all measurements one after the other, and passes each result to `report`.
+    pub fn measure(&self, mut report: impl FnMut(&str, f64, &str)) -> Sample {
         let (forth, busy_ping) = self.forth();
-        tell("TCP through the tunnel, left to right", forth.gbps, "Gbit/s");
+        report("TCP through the tunnel, left to right", forth.gbps, "Gbit/s");
         let back = self.tcp("-R");
-        tell("TCP through the tunnel, right to left", back.gbps, "Gbit/s");
+        report("TCP through the tunnel, right to left", back.gbps, "Gbit/s");
         let idle_ping = self.idle_ping();
-        tell("round trip of an idle tunnel, median", idle_ping, "ms");
-        tell("round trip beside full TCP, median", busy_ping, "ms");
+        report("round trip of an idle tunnel, median", idle_ping, "ms");
+        report("round trip during full TCP, median", busy_ping, "ms");
         Sample { forth, back, idle_ping, busy_ping, memory: self.memory() }
     }
 }

@@ -1,4 +1,4 @@
-//! headscale, with TLS, the relay and STUN that are part of it.
+//! headscale with TLS and its own relay and STUN.
 
 use super::FOLDER;
 

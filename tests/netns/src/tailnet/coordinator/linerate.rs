@@ -1,11 +1,11 @@
-//! linerate-server, set up as headscale is.
+//! linerate-server, configured as headscale is.
 
 use std::path::PathBuf;
 
 use super::FOLDER;
 use crate::implementation::built;
 
-/// `LINERATE_SERVER_BIN`, else a build of the workspace.
+/// `LINERATE_SERVER_BIN`, or a build of the workspace.
 pub fn program() -> Option<PathBuf> {
     built("LINERATE_SERVER_BIN", "linerate-server").filter(|path| path.is_file())
 }

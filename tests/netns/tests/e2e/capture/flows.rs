@@ -2,23 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use netns::{Frame, Layout, Pattern, Way, is_sound, split};
+use netns::{Direction, Frame, Layout, Pattern, is_sound, split};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// The inner packets that one interface saw go one way, in their order.
+/// The inner packets of one interface in one direction, in order.
 pub struct Flows(Vec<Vec<u8>>);
 
-/// How many super-packets there were.
+/// Number of super-packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Supers {
     pub tcp: usize,
     pub udp: usize,
 }
 
-/// What tells flows apart: addresses and protocol, and the ports, or of a fragment its
-/// identification.
+/// Identifies a flow: addresses and protocol, and the ports, or the identification of a fragment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     addresses: Vec<u8>,
@@ -27,10 +26,10 @@ struct Key {
     fragment: Option<u32>,
 }
 
-/// Splits the frames of one way. What the kernel sends by itself, to link-local addresses and
-/// groups, is left out.
-pub fn flows(frames: &[Frame], way: Way) -> (Flows, Supers) {
-    let frames = frames.iter().filter(|frame| frame.way == way);
+/// Splits the frames of one direction. The kernel's own packets, to link-local addresses and
+/// groups, are left out.
+pub fn flows(frames: &[Frame], direction: Direction) -> (Flows, Supers) {
+    let frames = frames.iter().filter(|frame| frame.direction == direction);
     let (mut packets, mut supers) = (Vec::new(), Supers::default());
     for frame in frames.filter(|frame| is_inner(&frame.bytes)) {
         match (frame.segment_size, Layout::of(&frame.bytes).protocol) {
@@ -50,8 +49,8 @@ fn is_inner(packet: &[u8]) -> bool {
     addresses.all(|address| address.starts_with(&[10, 9]) || address.starts_with(&[0xfd, 9]))
 }
 
-/// Whether a packet arrived unchanged, except for a congestion mark (CE, RFC 3168). The mark also changes
-/// the checksum of an IPv4 header.
+/// Whether a packet arrived unchanged, except for a congestion mark (CE, RFC 3168). The mark also
+/// changes the checksum of an IPv4 header.
 fn is_same(sent: &[u8], came: &[u8]) -> bool {
     let mut sent = sent.to_vec();
     let (at, bits) = (1, if Layout::of(&sent).version == 4 { 0x03 } else { 0x30 });
@@ -71,10 +70,10 @@ impl Flows {
     }
 
     /// # Panics
-    /// When a length or a checksum is wrong, or a packet longer than the MTU.
+    /// If a length or a checksum is wrong, or a packet is longer than the MTU.
     pub fn are_sound(&self, mtu: usize) {
         for packet in &self.0 {
-            assert!(packet.len() <= mtu && is_sound(packet), "not sound: {packet:02x?}");
+            assert!(packet.len() <= mtu && is_sound(packet), "invalid packet: {packet:02x?}");
         }
     }
 
@@ -108,8 +107,8 @@ impl Flows {
         flows
     }
 
-    /// The UDP packets, by flow, without what the kernel draws: identifications, and with them the
-    /// IPv4 header's checksum.
+    /// The UDP packets by flow, without the values that the kernel chooses: identifications, and
+    /// with them the IPv4 header's checksum.
     pub fn datagrams(&self) -> Vec<Vec<u8>> {
         let mut flows: BTreeMap<Key, Vec<Vec<u8>>> = BTreeMap::new();
         for packet in &self.0 {
@@ -129,10 +128,10 @@ impl Flows {
         flows.into_values().flatten().collect()
     }
 
-    /// Puts the stream to a port together, by its sequence numbers.
+    /// Checks the stream to a port, assembled by its sequence numbers.
     ///
     /// # Panics
-    /// When a byte of it is missing, or is another.
+    /// If a byte of it is missing or wrong.
     pub fn stream_is_whole(&self, port: u16, bytes: u64) {
         let pattern = Pattern::new(u64::from(port));
         let segments = self.0.iter().filter_map(|packet| {
@@ -181,7 +180,7 @@ impl Key {
 mod tests {
     use super::*;
 
-    /// A UDP packet over IPv4, of a flow by its source port.
+    /// A UDP packet over IPv4; its source port selects the flow.
     fn packet(port: u8, payload: u8) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 29, 0, 0, 0, 0, 64, UDP, 0, 0];
         packet.extend([10, 9, 0, 1, 10, 9, 0, 2, 0, port, 0, 53, 0, 9, 0, 0, payload]);
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_doubled_swapped_changed_or_invented_is_found() {
+    fn lost_duplicated_reordered_changed_and_extra_packets_are_detected() {
         let flows = |packets: &[(u8, u8)]| {
             Flows(packets.iter().map(|(port, payload)| packet(*port, *payload)).collect())
         };
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn of_datagrams_only_what_the_kernel_draws_may_differ() {
+    fn datagrams_may_only_differ_in_values_that_the_kernel_chooses() {
         let flows = |place: usize| {
             let mut packet = packet(1, 1);
             packet[place] ^= 1;

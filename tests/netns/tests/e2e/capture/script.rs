@@ -1,4 +1,4 @@
-//! The traffic: the same flows, the same bytes and the same marks each time.
+//! The traffic: always the same flows, bytes and marks.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
@@ -8,19 +8,20 @@ use netns::{Family, Pace, Pair, Pattern, Side, Stream};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::{setsockopt_impl, sockopt_impl};
 
-/// Port and length of each stream: two forth, two back.
+/// Port and length of each stream: two in each direction.
 pub const FORTH: [(u16, u64); 2] = [(7101, 4 << 20), (7102, 2_000_003)];
 pub const BACK: [(u16, u64); 2] = [(7103, 3_000_001), (7104, 4 << 20)];
 
-/// Pieces that become super-packets, at a rate that lets no queue stand.
+/// Pieces that become super-packets, at a rate below that of queueing.
 const PIECE: usize = 32 * 1024 + 1;
 const REST: Duration = Duration::from_millis(4);
 
-/// Datagrams: none, short ones, about the padding's 16, and up to the MTU less IPv6's headers.
+/// Payload lengths: zero, short ones, around the padding's 16, and up to the MTU less IPv6's
+/// headers.
 const SIZES: [usize; 14] = [0, 1, 2, 7, 8, 15, 16, 17, 100, 577, 1000, 1200, 1371, 1372];
-/// Datagrams longer than the MTU: they go in fragments.
+/// Payloads longer than the MTU, which are sent in fragments.
 const LONG: [usize; 5] = [1500, 2000, 4001, 8000, 20_000];
-/// Bytes of each datagram and of all of them, of senders that leave segmenting to the kernel.
+/// Bytes of each datagram and of all of them, for senders that use the kernel's segmentation.
 const TRAINS: [(usize, usize); 6] =
     [(1, 40), (33, 665), (500, 8000), (1200, 54_007), (1372, 41_160), (1372, 1373)];
 
@@ -36,17 +37,17 @@ enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::Single, Kind::Unsummed, Kind::Train, Kind::Fragments];
 
-/// The last datagram may wait for a loaded machine.
+/// Time for the last datagram on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 const BUFFER: usize = 16 << 20;
 
-/// Sends everything, and sees it arrive.
+/// Sends everything, and checks that it arrives.
 ///
 /// # Errors
-/// The first datagram that did not arrive, or was not the next one.
+/// The first datagram that did not arrive, or arrived out of order.
 ///
 /// # Panics
-/// When a stream is not whole.
+/// If a stream is incomplete.
 pub fn play(pair: &Pair) -> Result<(), String> {
     let (left, right) = (&pair.left, &pair.right);
     let stream = |from: &Side, to: &Side, family, (port, bytes)| {
@@ -89,7 +90,7 @@ fn datagrams(from: &Side, to: &Side, family: Family, kind: Kind, port: u16) -> R
     let sending = from.host.inside(|| UdpSocket::bind(source));
     let receiving = to.host.inside(|| UdpSocket::bind(address));
     let (sending, receiving) = (sending.expect("the port is free"), receiving.expect("it is free"));
-    sending.connect(address).expect("there is a way");
+    sending.connect(address).expect("there is a route");
     let _ = setsockopt(&receiving, sockopt::RcvBufForce, &BUFFER)
         .or_else(|_| setsockopt(&receiving, sockopt::RcvBuf, &BUFFER));
     receiving.set_read_timeout(Some(PATIENCE)).expect("a time is given");
@@ -143,7 +144,7 @@ fn datagrams(from: &Side, to: &Side, family: Family, kind: Kind, port: u16) -> R
 }
 
 sockopt_impl!(
-    /// Whether datagrams go without a checksum.
+    /// Disables the checksum of datagrams.
     NoChecksum,
     SetOnly,
     libc::SOL_SOCKET,

@@ -1,4 +1,4 @@
-//! A confined peer asks for what is none of its business.
+//! Forbidden operations of a confined peer.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
@@ -10,18 +10,18 @@ use nix::libc;
 
 use super::lives::{Life, PATIENCE};
 
-/// `include/uapi/linux/netlink.h`: a request that is to be answered.
+/// `include/uapi/linux/netlink.h`: a request with an answer.
 const REQUEST: u16 = 0x1 | 0x4;
-/// It makes something, that is not there yet.
+/// It creates an object that does not exist yet.
 const CREATE: u16 = 0x400 | 0x200;
-/// Of `include/uapi/linux/rtnetlink.h`, the first kind of message and one behind the last.
+/// From `include/uapi/linux/rtnetlink.h`: the first kind of message, and one past the last.
 const KINDS: std::ops::Range<u16> = 16..128;
 /// `RTM_NEWQDISC`.
 const NEW_QDISC: u16 = 36;
 /// `IPT_SO_SET_REPLACE` of `include/uapi/linux/netfilter_ipv4/ip_tables.h`, at the level of IP.
 const REPLACE_TABLE: u64 = 64;
 
-/// Both lives that have an interface.
+/// Both kinds of processes with an interface.
 fn lives() -> [Life; 2] {
     [Life::interface("wg0"), Life::up()]
 }
@@ -39,7 +39,7 @@ fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     [&length.to_ne_bytes()[..], &kind, &flags, &[1, 0, 0, 0, 0, 0, 0, 0], body].concat()
 }
 
-/// Sends it, and reads the error that the kernel answers with; 0 is none.
+/// Sends it and returns the kernel's error, or 0.
 fn configure(injected: &mut Injected, socket: u64, message: &[u8]) -> i32 {
     injected.clear();
     let (at, room) = (injected.put(message), injected.put(&[0; 4096]));
@@ -63,7 +63,8 @@ fn a_confined_peer_changes_nothing_of_the_network_by_netlink() {
         let other = life.host.read("/sys/class/net/other0/ifindex").trim().parse::<i32>();
         let other = other.expect("an index is a number");
         let mut injected = life.peer().inject();
-        let socket = datagram_socket(&mut injected, libc::AF_NETLINK).expect("it listens to news");
+        let socket =
+            datagram_socket(&mut injected, libc::AF_NETLINK).expect("it has a netlink socket");
 
         // A queueing discipline of another interface.
         let ingress = [&[0; 4][..], &other.to_ne_bytes(), &0xffff_0000u32.to_ne_bytes()].concat();
@@ -75,13 +76,13 @@ fn a_confined_peer_changes_nothing_of_the_network_by_netlink() {
         assert!(!made.contains("ingress"), "the peer made one (errno {refused}): {made}");
         assert_eq!(refused, libc::EPERM, "RTM_NEWQDISC");
 
-        // Whatever is not a question, and that some part of the kernel answers.
+        // All kinds that are not queries and that the kernel handles.
         let others = KINDS.filter(|kind| kind % 4 != 2).filter_map(|kind| {
             let error = configure(&mut injected, socket, &message(kind, REQUEST, &[0; 64]));
             (error != libc::EPERM && error != libc::EOPNOTSUPP).then_some((kind, error))
         });
         let others: Vec<_> = others.collect();
-        assert!(others.is_empty(), "kinds that were looked at, and errno: {others:?}");
+        assert!(others.is_empty(), "handled kinds, and errno: {others:?}");
     }
 }
 
@@ -117,7 +118,7 @@ fn a_confined_peer_removes_no_socket_of_another_interface() {
     }
 }
 
-/// What was there before, and must be there behind.
+/// Objects that must be unchanged afterwards.
 struct Victims {
     file: (&'static str, u64),
     socket: (&'static str, u64),
@@ -127,14 +128,14 @@ struct Victims {
 impl Victims {
     fn of(life: &Life) -> io::Result<Self> {
         let (file, socket) = ("/run/rig/victim", "/run/wireguard/other.sock");
-        life.host.write("victim", "what root alone may remove");
+        life.host.write("victim", "only root may remove this");
         let listener = UnixListener::bind(life.host.outside(socket))?;
         let inode = |path| Ok::<_, io::Error>((path, fs::metadata(life.host.outside(path))?.ino()));
         life.host.run("ip link add other0 type veth peer name other1 && ip link set other0 up");
         Ok(Self { file: inode(file)?, socket: inode(socket)?, _listener: listener })
     }
 
-    fn are_unhurt(&self, life: &Life) {
+    fn are_unchanged(&self, life: &Life) {
         for (path, _) in [self.file, self.socket] {
             assert!(life.host.has(path), "{path} was removed");
         }
@@ -143,18 +144,18 @@ impl Victims {
     }
 }
 
-/// Verbs of the helper: to delete the interface, and to remove the sockets' files
-/// (`crates/sys/src/process/helper/messages.rs`).
+/// Commands of the helper: to delete the interface, and to remove the sockets' files
+/// (`crates/sys/src/process/helper/wire.rs`).
 const DELETE: u8 = 4;
 const REMOVE: u8 = 7;
 
-/// What a peer may have told the process that removes its sockets: an inode, and where it is.
+/// A message from a peer to the process that removes its sockets: an inode and its path.
 fn order((path, inode): (&str, u64)) -> Vec<u8> {
     [&inode.to_ne_bytes()[..], path.as_bytes(), &[0]].concat()
 }
 
 #[test]
-fn whatever_a_confined_peer_writes_to_who_has_more_rights_hurts_nobody() {
+fn messages_of_a_confined_peer_to_privileged_processes_change_no_other_object() {
     for arguments in ["wg0", "--user nobody wg0", "--user nobody --sandbox off wg0"] {
         if arguments.contains("nobody") && lacks_users() {
             continue;
@@ -167,13 +168,13 @@ fn whatever_a_confined_peer_writes_to_who_has_more_rights_hurts_nobody() {
             *descriptor > 2 && ["socket:", "pipe:"].iter().any(|kind| target.starts_with(kind))
         });
         let mut said = vec![order(victims.file), order(victims.socket)];
-        // Each kind of short message there may be, with numbers of others in it.
+        // Every kind of short message, with numbers of other objects.
         for kind in 0..=255 {
             for number in [0u32, 1, 2, 3, 4, u32::MAX] {
                 let number = number.to_ne_bytes();
                 said.push([&[kind, 1, 0, 0][..], &number].concat());
                 said.push([&[kind, 0, 0x1f, 0x90][..], &number].concat());
-                // But for what ends the peer itself: that is said last.
+                // Messages that end the peer itself are sent last.
                 if ![DELETE, REMOVE].contains(&kind) {
                     said.push([&[kind, 0, 0, 0][..], &number].concat());
                 }
@@ -195,7 +196,7 @@ fn whatever_a_confined_peer_writes_to_who_has_more_rights_hurts_nobody() {
                     }
                     told => told,
                 };
-                // What is answered must not fill the line.
+                // Answers must not fill the line.
                 let _ = injected.call(libc::SYS_recvfrom, [line, room, 64, at_once, 0, 0]);
                 if told.is_err() {
                     break;
@@ -203,11 +204,11 @@ fn whatever_a_confined_peer_writes_to_who_has_more_rights_hurts_nobody() {
             }
         }
         drop(injected);
-        victims.are_unhurt(&life);
-        // What it was made to say may have ended it.
+        victims.are_unchanged(&life);
+        // The messages may have ended it.
         life.host.attempt("kill -KILL $(cat /run/rig/pid)");
         let gone = || life.host.attempt("pgrep linerate").stdout.trim().is_empty();
-        eventually("all of it is gone", PATIENCE, gone);
-        victims.are_unhurt(&life);
+        eventually("all its processes are gone", PATIENCE, gone);
+        victims.are_unchanged(&life);
     }
 }

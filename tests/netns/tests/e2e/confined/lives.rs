@@ -1,4 +1,4 @@
-//! The lives of a process, each started as users start it, with what runs beside it.
+//! The kinds of processes, each started as users start it, with its companions.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -10,19 +10,19 @@ use netns::{
 
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A process is confined when it has both of its filters.
+/// A confined process has both of its filters.
 const FILTERS: &str = "2";
 
-/// A secret of the caller.
+/// A secret in the caller's environment.
 const CALLERS_VARIABLE: &str = "SECRET_OF_THE_CALLER";
 
-/// One host with a peer on it.
+/// One host with a running process.
 pub struct Life {
     pub host: Host,
     process: Child,
 }
 
-/// A process, by the pid that this one knows it by.
+/// A process, by its pid as seen by this process.
 pub struct Confined(u32);
 
 impl Life {
@@ -33,7 +33,7 @@ impl Life {
     }
 
     /// `linerate wg0` as the user nobody.
-    pub fn as_nobody() -> Self {
+    pub fn as_unprivileged_user() -> Self {
         let host = Host::new("alone");
         host.run("install -d -o nobody /run/wireguard");
         host.open_tun();
@@ -41,7 +41,7 @@ impl Life {
         life.answers()
     }
 
-    /// `linerate up FILE`, with what a guardian, a rule and a route in the main table take.
+    /// `linerate up FILE`, which needs a guardian, a rule and a route in the main table.
     pub fn up() -> Self {
         let host = Host::new("alone");
         let peer = Key::generate();
@@ -56,7 +56,7 @@ impl Life {
         life.answers()
     }
 
-    /// `linerate join`, of a coordinator that does not answer.
+    /// `linerate join` with a coordinator that does not answer.
     pub fn member() -> Self {
         let host = Host::new("alone");
         let state = "/run/rig/state";
@@ -70,7 +70,7 @@ impl Life {
         life
     }
 
-    /// `linerate proxy`, that serves both ways.
+    /// `linerate proxy` with both kinds of services.
     pub fn proxy(stack: &str, lines: &str) -> Self {
         let host = Host::new("alone");
         let conf = format!(
@@ -84,7 +84,7 @@ impl Life {
         life
     }
 
-    /// `linerate-server serve`, with these lines in its configuration besides.
+    /// `linerate-server serve` with further configuration lines.
     pub fn server(lines: &str) -> Self {
         let host = Host::new("alone");
         let configuration = format!(
@@ -104,14 +104,14 @@ impl Life {
         self
     }
 
-    /// Starts linerate behind the words of another program, or none.
+    /// Starts linerate behind the command line of another program, or none.
     fn start(host: Host, behind: &str, arguments: &str) -> Self {
         let program = Implementation::Linerate.path();
         Self::run(host, &format!("{behind} {} {arguments}", program.display()))
     }
 
     fn run(host: Host, command: &str) -> Self {
-        // The caller has a file open that only root may read, and secrets in its environment.
+        // The caller has an open file that only root may read, and secrets in its environment.
         host.write_secret("callers", "secret");
         let line = format!(
             "exec 9</run/rig/callers; export {CALLERS_VARIABLE}=secret LINERATE_AUTH_KEY=secret; \
@@ -125,7 +125,7 @@ impl Life {
         Self { host, process }
     }
 
-    /// The process that was started, once all of its threads are confined.
+    /// The started process, once all of its threads are confined.
     pub fn peer(&self) -> Confined {
         self.found("cat /run/rig/pid")
     }
@@ -135,23 +135,23 @@ impl Life {
         self.found("pgrep -x linerate -P $(cat /run/rig/pid)")
     }
 
-    /// The process that it leaves its rights to.
+    /// The helper process with its rights.
     pub fn helper(&self) -> Confined {
         self.found("pgrep -x linerate-helper")
     }
 
-    /// The process that hears a network's words.
+    /// The process that handles a network's messages.
     pub fn agent(&self) -> Confined {
         self.found("pgrep -f ^linerate-agent")
     }
 
-    /// The process of a member that has all rights, and is not confined.
+    /// Checks a member's privileged process, which is not confined.
     pub fn steward(&self) {
         let pid = self.host.run("pgrep -f ^linerate-steward");
         self.unconfined(pid.trim().parse().expect("it runs")).has_nothing_of_the_caller();
     }
 
-    /// A process that may be without a sandbox.
+    /// A process that may run without a sandbox.
     pub fn unconfined(&self, inner: u32) -> Confined {
         Confined(self.host.outer_pid(inner).expect("its namespace is below ours"))
     }
@@ -159,9 +159,9 @@ impl Life {
     fn found(&self, line: &str) -> Confined {
         let confined = self.unconfined(self.host.run(line).trim().parse().expect("it runs"));
         eventually("it is confined", PATIENCE, || confined.status("Seccomp_filters") == FILTERS);
-        // Whoever asked whether it answers has a thread and a descriptor there for a moment longer.
+        // The thread and descriptor of an earlier request may remain for a moment.
         let serves = || confined.status("Name").contains("uapi client");
-        eventually("nobody is served any more", PATIENCE, || !serves());
+        eventually("no request is being served", PATIENCE, || !serves());
         confined.has_nothing_of_the_caller();
         confined
     }
@@ -178,13 +178,13 @@ impl Drop for Life {
             eprintln!("--- its log ---\n{}", self.log());
         }
         self.host.attempt(format!("kill -KILL $(cat /run/rig/pid); ip link delete {INTERFACE}"));
-        // It is dead or dying; the host's end would take it as well.
+        // It has been killed; the host's end would end it as well.
         let _ = self.process.wait();
     }
 }
 
 impl Confined {
-    /// A field of its status, or all that its threads say of it where they differ.
+    /// A field of its status, or the values of all threads if they differ.
     pub fn status(&self, field: &str) -> String {
         let threads = fs::read_dir(format!("/proc/{}/task", self.0)).into_iter().flatten();
         let mut values: Vec<String> = threads
@@ -200,7 +200,7 @@ impl Confined {
         values.join(" and ")
     }
 
-    /// What it holds open: the number, and what that is.
+    /// Its open descriptors: number and target.
     pub fn descriptors(&self) -> Vec<(u64, String)> {
         let files = fs::read_dir(format!("/proc/{}/fd", self.0)).expect("root may look");
         let files = files.flatten().filter_map(|file| {
@@ -211,7 +211,7 @@ impl Confined {
         files.collect()
     }
 
-    /// Neither the caller's open file nor a secret of the caller's environment.
+    /// Checks that it has neither the caller's open file nor a secret of the caller's environment.
     fn has_nothing_of_the_caller(&self) {
         let environment = self.environment();
         assert!(environment.contains("PATH="), "{environment:?}");
@@ -220,13 +220,13 @@ impl Confined {
         assert!(open.iter().all(|(_, target)| !target.ends_with("/callers")), "{open:?}");
     }
 
-    /// Its environment, with a zero behind each variable.
+    /// Its environment, with a zero after each variable.
     pub fn environment(&self) -> String {
         let environment = fs::read(format!("/proc/{}/environ", self.0)).expect("root may look");
         String::from_utf8_lossy(&environment).into_owned()
     }
 
-    /// Its main thread, which makes calls for us.
+    /// Injects calls into its main thread.
     pub fn inject(&self) -> Injected {
         Injected::attach(self.0)
     }

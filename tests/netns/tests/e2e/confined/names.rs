@@ -1,4 +1,4 @@
-//! What numbers are called.
+//! Names of numeric constants.
 
 use nix::libc;
 
@@ -48,7 +48,7 @@ const KINDS: Names = named! {
 const LEVELS: Names = named! {
     SOL_SOCKET SOL_TCP SOL_UDP SOL_IP SOL_IPV6 SOL_NETLINK
 };
-/// The options of these levels, in their order.
+/// The options of these levels, in the same order.
 const OPTIONS: [Names; 6] = [
     named! {
         SO_REUSEADDR SO_SNDBUF SO_RCVBUF SO_KEEPALIVE SO_LINGER SO_RCVTIMEO SO_SNDTIMEO
@@ -92,7 +92,7 @@ pub fn kind(number: u64) -> String {
     name(KINDS, number)
 }
 
-/// An option of sockets, behind its level.
+/// A socket option with its level.
 pub fn option(level: u64, number: u64) -> String {
     let known = LEVELS.iter().position(|(known, _)| *known == level);
     let option = known.map_or_else(|| number.to_string(), |at| name(OPTIONS[at], number));

@@ -1,4 +1,4 @@
-//! What the filters of a process let through, as text that people read.
+//! Lists everything that the filters of a process allow, as readable text.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,18 @@ use nix::libc;
 
 use crate::confined::names::{call, domain, kind, option};
 
-/// Numbers behind the last call of Linux 6.18 (`file_setattr`, 469), with some to come.
+/// Limit of call numbers: the last call of Linux 6.18 is 469 (`file_setattr`), with room for new
+/// ones.
 const CALLS: i64 = 512;
-/// `uretprobe` and `uprobe`: no filter sees them, and where the kernel did not put them there itself
-/// they answer by SIGILL (Linux 6.11 and 6.18).
+/// `uretprobe` and `uprobe`: filters do not apply to them, and outside of the kernel's own trampolines
+/// they raise SIGILL (Linux 6.11 and 6.18).
 const PROBES_OF_THE_KERNEL: [i64; 2] = [335, 336];
-/// The bit of calls by the other table of x86-64.
+/// The bit of calls in the x32 table of x86-64.
 const X32: i64 = 0x4000_0000;
-/// Arguments that are no good to any call.
+/// Arguments that are invalid for every call.
 const PROBES: [u64; 3] = [0, u64::MAX, 0x5a5a_5a5a_5a5a_5a5a];
 
-/// Calls whose arguments are tried in ranges of their own.
+/// Calls with restricted arguments, which are swept separately.
 const BY_ARGUMENTS: [i64; 9] = [
     libc::SYS_socket,
     libc::SYS_setsockopt,
@@ -30,12 +31,12 @@ const BY_ARGUMENTS: [i64; 9] = [
     libc::SYS_tgkill,
 ];
 
-/// All that is let through.
+/// Everything that is allowed.
 pub fn sweep(injected: &mut Injected, own_pid: u64) -> String {
     let mut text = "system calls, whatever their arguments:\n".to_owned();
     let mut whole = Vec::new();
     for number in calls() {
-        if PROBES.iter().all(|&probe| injected.passes(number, [probe; 6])) {
+        if PROBES.iter().all(|&probe| injected.is_allowed(number, [probe; 6])) {
             whole.push(number);
         }
     }
@@ -70,7 +71,7 @@ fn calls() -> impl Iterator<Item = i64> {
     (0..CALLS).filter(|number| !PROBES_OF_THE_KERNEL.contains(number))
 }
 
-/// Calls that pass by arguments that nobody thought of here, and those of the other table.
+/// Calls that are allowed by arguments not tried above, and those of the x32 table.
 fn others(injected: &mut Injected, whole: &[i64]) -> Vec<String> {
     let is_known = |number: &i64| whole.contains(number) || BY_ARGUMENTS.contains(number);
     let mut found = Vec::new();
@@ -79,14 +80,14 @@ fn others(injected: &mut Injected, whole: &[i64]) -> Vec<String> {
             for value in (0..16).chain([64, 4096, 1 << 16, 1 << 30]) {
                 let mut arguments = [0; 6];
                 arguments[place] = value;
-                if injected.passes(number, arguments) {
+                if injected.is_allowed(number, arguments) {
                     found.push(format!("{} with {value:#x} at {place}", call(number)));
                 }
             }
         }
     }
     for number in (0..CALLS + 64).map(|number| number | X32) {
-        if injected.passes(number, [0; 6]) {
+        if injected.is_allowed(number, [0; 6]) {
             found.push(format!("x32: {}", number & !X32));
         }
     }
@@ -101,7 +102,7 @@ fn sockets(injected: &mut Injected) -> Vec<String> {
     {
         let passing: Vec<u64> = protocols()
             .filter(|&protocol| {
-                injected.passes(libc::SYS_socket, [family, of_type, protocol, 0, 0, 0])
+                injected.is_allowed(libc::SYS_socket, [family, of_type, protocol, 0, 0, 0])
             })
             .collect();
         let what = format!("socket {} {}", domain(family), kind(of_type));
@@ -119,7 +120,7 @@ fn options(injected: &mut Injected) -> Vec<String> {
     for level in 0..320 {
         let is_common = [0, 1, 6, 17, 41, 255, 270].contains(&level);
         for number in 0..if is_common { 160 } else { 16 } {
-            if injected.passes(libc::SYS_setsockopt, [0, level, number, 0, 0, 0]) {
+            if injected.is_allowed(libc::SYS_setsockopt, [0, level, number, 0, 0, 0]) {
                 lines.push(format!("setsockopt {}", option(level, number)));
             }
         }
@@ -127,7 +128,7 @@ fn options(injected: &mut Injected) -> Vec<String> {
     lines
 }
 
-/// What passes with each of these values at one place; where most do, what does not.
+/// The allowed values of one argument, or the denied ones if most are allowed.
 fn numbered(
     injected: &mut Injected,
     number: i64,
@@ -138,7 +139,7 @@ fn numbered(
     for value in values {
         let mut arguments: Arguments = [0; 6];
         arguments[place] = value;
-        let passes = injected.passes(number, arguments);
+        let passes = injected.is_allowed(number, arguments);
         if passes { &mut passing } else { &mut refused }.insert(value);
     }
     let each = |values: &BTreeSet<u64>, but: &str| {
@@ -150,7 +151,8 @@ fn numbered(
     }
 }
 
-/// Those of terminals and files, of sockets and devices; and with a size, as a TUN has them.
+/// ioctl requests of terminals and files, of sockets and devices; and with sizes as a TUN device
+/// has.
 fn requests() -> impl Iterator<Item = u64> {
     let ways = [0x4000_0000, 0x8000_0000, 0xc000_0000];
     let sizes = [4, 8, 16, 40].map(|size: u64| size << 16);
@@ -159,11 +161,11 @@ fn requests() -> impl Iterator<Item = u64> {
     old.chain(long.flat_map(|form| (0..256).map(move |n| form | 0x5400 | n)))
 }
 
-/// Each flag alone, and beside CLONE_THREAD.
+/// Each flag alone, and with CLONE_THREAD.
 fn clones(injected: &mut Injected) -> Vec<String> {
     let thread = libc::CLONE_THREAD as u64;
     let flags = || (0..32).map(|bit| 1u64 << bit).filter(move |&flag| flag != thread);
-    let mut tried = |flags: u64| injected.passes(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]);
+    let mut tried = |flags: u64| injected.is_allowed(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]);
     let mut lines = Vec::new();
     if tried(0) {
         lines.push("clone without a flag".to_owned());

@@ -1,20 +1,20 @@
-//! A host whose firewall is of Docker's kind: what is forwarded is dropped but for Docker's bridge,
-//! by chains of its own, which iptables made in nftables or in its own tables (legacy).
+//! A host with Docker's firewall: forwarding is dropped except for Docker's bridge, by chains that
+//! iptables created in nftables or in its own tables (legacy).
 //!
 //! ```text
 //!   container            host
 //!   172.17.0.2 ---- docker0 172.17.0.1
 //! ```
 
-use netns::{Capture, Family, Host, Way, cable, eventually, linerate};
+use netns::{Capture, Direction, Family, Host, cable, eventually, linerate};
 
 use crate::gateway::page;
 use crate::gateway::{EXIT, Hosts, PATIENCE, WORLD, answers, down};
 
 const KINDS: [&str; 2] = ["nft", "legacy"];
 
-/// What Docker 28 sets on a host with one bridge and no published port, for one family. Its chain
-/// for other programs is DOCKER-USER.
+/// Rules of Docker 28 on a host with one bridge and no published port, for one family. DOCKER-USER
+/// is the chain for other programs.
 const RULES: &str = "*filter
 :FORWARD DROP
 :DOCKER -
@@ -46,7 +46,7 @@ COMMIT
 /// The bridge's networks, and the container's addresses there.
 const SUBNETS: [&str; 2] = ["172.17.0.0/16", "fd17::/64"];
 
-/// Docker's rules on a host, by iptables of this kind.
+/// Sets Docker's rules on a host, by iptables of this kind.
 fn docker(host: &Host, kind: &str) {
     host.run("ip link add docker0 type bridge && ip link set docker0 up");
     netns::address(host, "docker0", "172.17.0.1/16");
@@ -69,7 +69,7 @@ fn container(host: &Host) -> Host {
     container
 }
 
-/// All rules of all kinds, without counts.
+/// All rules of all kinds, without counters.
 fn rules(host: &Host) -> String {
     host.run(
         "for kind in nft legacy; do for program in iptables ip6tables; do \
@@ -80,16 +80,17 @@ fn rules(host: &Host) -> String {
 
 fn doctors_notes(host: &Host) -> Vec<String> {
     let outcome = linerate(host, "doctor --json");
-    let told: serde_json::Value = serde_json::from_str(&outcome.stderr).expect("doctor tells JSON");
+    let told: serde_json::Value =
+        serde_json::from_str(&outcome.stderr).expect("doctor prints JSON");
     let findings = told["findings"].as_array().expect("a list").iter();
     let filters = findings.filter(|finding| finding["check"] == "forward-filter");
     filters.map(|finding| finding["what"].as_str().expect("a text").to_owned()).collect()
 }
 
-/// What linerate's table accepts, Docker's still drops; where its own chain accepts the tunnel, as
-/// its manual says, everything passes.
+/// Docker drops packets that linerate's table accepts. If its own chain accepts the tunnel, as its
+/// manual recommends, everything passes.
 #[test]
-fn an_exit_beside_docker_is_told_of_its_filter_and_carries_where_it_accepts_the_tunnel() {
+fn an_exit_with_docker_reports_its_filter_and_forwards_once_it_accepts_the_tunnel() {
     for kind in KINDS {
         let hosts = Hosts::new();
         docker(&hosts.exit, kind);
@@ -99,7 +100,7 @@ fn an_exit_beside_docker_is_told_of_its_filter_and_carries_where_it_accepts_the_
             "10.9.0.1/32, fd09::1/128",
         );
         hosts.client_up(Family::V4, "", "0.0.0.0/0, ::/0");
-        eventually("the tunnel carries", PATIENCE, || answers(&hosts.client, "10.9.0.2"));
+        eventually("the tunnel works", PATIENCE, || answers(&hosts.client, "10.9.0.2"));
         assert_eq!(WORLD.map(|target| answers(&hosts.client, target)), [false; 2], "{kind}");
         let notes = doctors_notes(&hosts.exit);
         let chains = match kind {
@@ -119,13 +120,13 @@ fn an_exit_beside_docker_is_told_of_its_filter_and_carries_where_it_accepts_the_
         for program in ["iptables", "ip6tables"] {
             hosts.exit.run(format!("{program}-{kind} -F DOCKER-USER"));
         }
-        assert_eq!(rules(&hosts.exit), before, "{kind}: Docker's rules are others");
+        assert_eq!(rules(&hosts.exit), before, "{kind}: Docker's rules have changed");
     }
 }
 
-/// A container's packets are the host's, which masquerades them, and so the tunnel's.
+/// A container's packets are masqueraded by the host and sent through the tunnel.
 #[test]
-fn a_container_of_a_client_with_a_full_tunnel_reaches_the_world_through_the_tunnel() {
+fn a_container_of_a_full_tunnel_client_reaches_the_world_through_the_tunnel() {
     for kind in KINDS {
         let hosts = Hosts::new();
         hosts.client.run("echo 1 >/proc/sys/net/ipv4/ip_forward");
@@ -145,10 +146,10 @@ fn a_container_of_a_client_with_a_full_tunnel_reaches_the_world_through_the_tunn
             let text = container.run(format!("curl -sS --max-time 20 {url}"));
             assert_eq!(text, format!("a page for {exit}"), "{kind}");
             let frames = capture.finish();
-            let sent = frames.iter().filter(|frame| frame.way == Way::Out).count();
+            let sent = frames.iter().filter(|frame| frame.direction == Direction::Out).count();
             assert!(sent > 3, "{kind}: {sent} packets went through the tunnel");
         }
         down(&hosts.client);
-        assert_eq!(rules(&hosts.client), before, "{kind}: Docker's rules are others");
+        assert_eq!(rules(&hosts.client), before, "{kind}: Docker's rules have changed");
     }
 }

@@ -1,4 +1,4 @@
-//! The client's side: everything through the tunnel, and nothing beside it.
+//! The client's side: all traffic goes through the tunnel.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use netns::{Capture, Family, Host, INTERFACE, PORT, eventually};
 use crate::gateway::{EXIT, Hosts, WORLD, answers, down};
 use crate::gateway::{outside, page};
 
-/// What the exit is told.
+/// Configuration lines of the exit.
 const EXIT_LINES: &str = "OfferRoutes = 0.0.0.0/0, ::/0\nMasquerade = true\nIpForward = true";
 
 fn hosts(outer: Family, lines: &str) -> Hosts {
@@ -18,7 +18,7 @@ fn hosts(outer: Family, lines: &str) -> Hosts {
 }
 
 #[test]
-fn a_name_and_a_page_come_through_the_exit_and_no_packet_goes_beside_the_tunnel() {
+fn dns_and_http_use_the_exit_and_no_packet_leaves_outside_of_the_tunnel() {
     for outer in Family::ALL {
         let hosts = Hosts::new();
         page::serve(&hosts.world, WORLD);
@@ -34,14 +34,14 @@ fn a_name_and_a_page_come_through_the_exit_and_no_packet_goes_beside_the_tunnel(
         let frames = capture.finish();
         let tunnel = frames.iter().filter(|frame| outside::is_tunnel(&frame.bytes, PORT)).count();
         assert!(tunnel > 20, "only {tunnel} datagrams of the tunnel were captured");
-        let beside = outside::beside_tunnel(&frames, PORT);
+        let beside = outside::outside_tunnel(&frames, PORT);
         assert!(beside.is_empty(), "outer {outer}: {beside:#?}");
         down(&hosts.client);
         down(&hosts.exit);
-        // The same capture does see what is beside it.
+        // The same capture detects packets outside of the tunnel.
         let capture = Capture::start(&hosts.client, "eth0");
         assert!(!answers(&hosts.client, v4), "{v4} answers without a tunnel");
-        assert!(!outside::beside_tunnel(&capture.finish(), PORT).is_empty());
+        assert!(!outside::outside_tunnel(&capture.finish(), PORT).is_empty());
     }
 }
 
@@ -53,7 +53,7 @@ fn filtered(host: &Host) -> u64 {
 
 /// The second half shows that the packets would have arrived.
 #[test]
-fn who_is_outside_cannot_send_to_the_tunnels_addresses() {
+fn packets_from_outside_to_the_tunnels_addresses_are_dropped() {
     let hosts = hosts(Family::V4, "");
     let inner = ["10.9.0.1", "fd09::1"];
     hosts.net.run("ip route add 10.9.0.1 via 10.1.0.1; ip route add fd09::1 via fd01::1");
@@ -68,10 +68,10 @@ fn who_is_outside_cannot_send_to_the_tunnels_addresses() {
     down(&hosts.client);
 }
 
-/// A strict reverse path filter looks for the way back to the endpoint, which without the mark
-/// leads into the tunnel. The second half shows that it is strict.
+/// A strict reverse path filter looks up the route to the endpoint, which without the mark leads
+/// into the tunnel. The second half shows that it is strict.
 #[test]
-fn what_answers_our_datagrams_has_their_mark() {
+fn answers_to_our_datagrams_get_their_mark() {
     for lines in ["", "FwMark = 0x100\nFwMask = 0xff00"] {
         let hosts = Hosts::new();
         hosts
@@ -79,12 +79,12 @@ fn what_answers_our_datagrams_has_their_mark() {
             .run("for f in all eth0; do echo 1 >/proc/sys/net/ipv4/conf/$f/rp_filter; done");
         hosts.exit_up(EXIT_LINES, "10.9.0.1/32, fd09::1/128");
         hosts.client_up(Family::V4, lines, "0.0.0.0/0, ::/0");
-        // An answer that is lost shows: a handshake is tried again after five seconds.
+        // A lost answer is noticed: a handshake is retried after five seconds.
         let soon = Duration::from_secs(4);
         eventually("the exit answers", soon, || answers(&hosts.client, WORLD[0]));
         assert!(answers(&hosts.client, WORLD[1]));
         hosts.client.run(format!("nft delete table inet linerate-{INTERFACE}"));
-        assert!(!answers(&hosts.client, WORLD[0]), "the reverse path filter lets all pass");
+        assert!(!answers(&hosts.client, WORLD[0]), "the reverse path filter passes everything");
         down(&hosts.client);
     }
 }

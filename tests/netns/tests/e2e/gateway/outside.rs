@@ -1,22 +1,24 @@
-//! What is on the outer link beside the tunnel.
+//! Finds packets of the outer link that are outside of the tunnel.
 
 use netns::Frame;
 
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// Frames on an Ethernet link that are neither datagrams of the tunnel's port to or from this
-/// address, nor what the link itself needs: ARP, neighbour and router discovery, and reports of
+/// Frames of an Ethernet link that are neither datagrams of the tunnel's port to or from this
+/// address nor traffic of the link itself: ARP, neighbour and router discovery, and reports of
 /// multicast groups.
-pub fn beside_tunnel(frames: &[Frame], port: u16) -> Vec<String> {
-    let beside =
+pub fn outside_tunnel(frames: &[Frame], port: u16) -> Vec<String> {
+    let outside =
         frames.iter().filter(|frame| !is_tunnel(&frame.bytes, port) && !is_of_link(&frame.bytes));
-    beside
-        .map(|frame| format!("{:?} {:02x?}", frame.way, &frame.bytes[..frame.bytes.len().min(80)]))
+    outside
+        .map(|frame| {
+            format!("{:?} {:02x?}", frame.direction, &frame.bytes[..frame.bytes.len().min(80)])
+        })
         .collect()
 }
 
-/// A UDP datagram with the port at either end.
+/// Whether it is a UDP datagram with the port at either end.
 pub fn is_tunnel(frame: &[u8], port: u16) -> bool {
     const UDP: u8 = 17;
     let Some((protocol, transport)) = transport(frame) else { return false };
@@ -35,7 +37,7 @@ fn is_of_link(frame: &[u8]) -> bool {
         return true;
     }
     match transport(frame) {
-        // Reports of groups (RFC 3810) stand behind a router alert.
+        // Reports of groups (RFC 3810) follow a router alert.
         Some((HOP_BY_HOP, rest)) => rest.first() == Some(&ICMPV6),
         // Router and neighbour solicitations and advertisements (RFC 4861).
         Some((ICMPV6, rest)) => rest.first().is_some_and(|kind| (133..=136).contains(kind)),
@@ -43,7 +45,7 @@ fn is_of_link(frame: &[u8]) -> bool {
     }
 }
 
-/// The protocol of an IP packet, and what follows its header.
+/// The protocol of an IP packet, and its payload.
 fn transport(frame: &[u8]) -> Option<(u8, &[u8])> {
     let packet = frame.get(ETHERNET..)?;
     match packet.first()? >> 4 {
@@ -54,7 +56,7 @@ fn transport(frame: &[u8]) -> Option<(u8, &[u8])> {
 }
 
 #[test]
-fn a_question_or_a_ping_beside_the_tunnel_is_found_in_both_families() {
+fn dns_and_ping_outside_of_the_tunnel_are_found_in_both_families() {
     let ethernet = |kind: [u8; 2], packet: &[u8]| [&[2; 12][..], &kind, packet].concat();
     let v4 = |protocol: u8, rest: &[u8]| {
         let mut packet =
@@ -70,9 +72,9 @@ fn a_question_or_a_ping_beside_the_tunnel_is_found_in_both_families() {
     };
     let ports = |from: u16, to: u16| [from.to_be_bytes(), to.to_be_bytes()].concat();
     let found = |bytes: Vec<u8>| {
-        let way = netns::Way::Out;
-        let frame = Frame { way, bytes, segment_size: None, checksum: None };
-        beside_tunnel(&[frame], 51820).len()
+        let direction = netns::Direction::Out;
+        let frame = Frame { direction, bytes, segment_size: None, checksum: None };
+        outside_tunnel(&[frame], 51820).len()
     };
     for fine in [
         v4(17, &ports(4000, 51820)),

@@ -5,13 +5,13 @@ use std::net::{IpAddr, TcpListener};
 
 use netns::{Host, in_background, serve_names};
 
-/// Where the page is.
+/// Port of the page.
 pub const PORT: u16 = 8080;
 
 /// The names of the page: one with an IPv4 address only, one with an IPv6 address only.
 pub const NAMES: [&str; 2] = ["v4.page.test", "v6.page.test"];
 
-/// Knows [`NAMES`] on port 53 of `host`, and serves a page there that names who asks for it.
+/// Serves [`NAMES`] on port 53 of `host`, and a page with the client's address.
 pub fn serve(host: &Host, [v4, v6]: [&str; 2]) {
     let [name_of_v4, name_of_v6] = NAMES;
     let names = format!("--host-record={name_of_v4},{v4} --host-record={name_of_v6},{v6}");
@@ -35,7 +35,7 @@ fn serve_page(listener: &TcpListener) {
         let page = format!("a page for {peer}");
         let head =
             format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close", page.len());
-        // Who went away does not read it.
+        // The client may have disconnected.
         let _ = write!(client.get_mut(), "{head}\r\n\r\n{page}");
     }
 }

@@ -1,14 +1,14 @@
-//! The exit's side: what is forwarded, under whose address, and in which packets.
+//! The exit's side: forwarding, source addresses, and packet sizes.
 
 use netns::{
-    Capture, Family, Frame, Host, INTERFACE, Iperf, Shown, Way, announce, eventually, forced_off,
-    linerate,
+    Capture, Direction, Family, Frame, Host, INTERFACE, Iperf, ShowOutput, announce, eventually,
+    forced_off, linerate,
 };
 
 use crate::gateway::page;
 use crate::gateway::{EXIT, Hosts, PATIENCE, WORLD, answers, down};
 
-/// A host behind the client, which the world reaches and which reaches the world.
+/// A host behind the client, connected to the world.
 const INSIDE: [&str; 2] = ["10.11.0.2", "fd11::2"];
 /// The client as that host's router.
 const GATEWAY: [&str; 2] = ["10.11.0.1", "fd11::1"];
@@ -31,8 +31,8 @@ fn inside(hosts: &Hosts) -> Host {
     inside
 }
 
-/// Both ends as routers, each for the network behind it. With masquerade, the exit is one for the
-/// world, which needs no way back then.
+/// Both ends as routers, each for the network behind it. With masquerade, the exit hides the tunnel
+/// from the world, which then needs no route back.
 fn site_to_site(masquerade: bool) -> (Hosts, Host) {
     let hosts = Hosts::new();
     let inside = inside(&hosts);
@@ -51,17 +51,17 @@ fn site_to_site(masquerade: bool) -> (Hosts, Host) {
         "10.9.0.2/32, fd09::2/128, 10.12.0.0/24, fd12::/64",
     );
     for target in WORLD {
-        eventually("the tunnel carries", PATIENCE, || answers(&inside, target));
+        eventually("the tunnel works", PATIENCE, || answers(&inside, target));
     }
     (hosts, inside)
 }
 
-/// Ethernet frames as captured, from the IP header on.
-fn packets(frames: &[Frame], way: Way) -> impl Iterator<Item = &Frame> {
-    frames.iter().filter(move |frame| frame.way == way)
+/// Captured Ethernet frames of one direction.
+fn packets(frames: &[Frame], direction: Direction) -> impl Iterator<Item = &Frame> {
+    frames.iter().filter(move |frame| frame.direction == direction)
 }
 
-/// The sources of the echo requests that a host got.
+/// The sources of the echo requests that a host received.
 fn askers(frames: &[Frame]) -> Vec<String> {
     let asker = |frame: &Frame| {
         let packet = frame.bytes.get(14..)?;
@@ -83,18 +83,18 @@ fn askers(frames: &[Frame]) -> Vec<String> {
             _ => None,
         }
     };
-    let mut askers: Vec<_> = packets(frames, Way::In).filter_map(asker).collect();
+    let mut askers: Vec<_> = packets(frames, Direction::In).filter_map(asker).collect();
     askers.dedup();
     askers
 }
 
 #[test]
-fn with_masquerade_the_world_sees_the_exit_and_without_the_host_itself() {
+fn the_world_sees_the_exit_with_masquerade_and_the_host_without() {
     for (masquerade, seen) in [(true, EXIT), (false, INSIDE)] {
         let (hosts, inside) = site_to_site(masquerade);
         let capture = Capture::start(&hosts.world, "eth0");
         for target in WORLD {
-            assert!(answers(&inside, target), "masquerade {masquerade}: no way to {target}");
+            assert!(answers(&inside, target), "masquerade {masquerade}: {target} is unreachable");
         }
         assert_eq!(askers(&capture.finish()), seen, "masquerade {masquerade}");
         let back = INSIDE.map(|target| answers(&hosts.world, target));
@@ -103,7 +103,7 @@ fn with_masquerade_the_world_sees_the_exit_and_without_the_host_itself() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused_and_what_was_set_is_put_back() {
+fn other_destinations_are_refused_and_settings_are_restored() {
     let (hosts, inside) = site_to_site(false);
     // Into the outer network, to which the exit could forward.
     hosts.client.run("ip route add 10.2.0.254 dev wg0; ip route add fd02::254 dev wg0");
@@ -120,15 +120,16 @@ fn what_is_not_offered_is_refused_and_what_was_set_is_put_back() {
         assert!(refused, "{family}: {}", pings.text);
     };
     Family::ALL.into_iter().for_each(is_refused);
-    // A kernel before 6.2 lets no interface be renamed that is up.
+    // A kernel before 6.2 does not rename an interface that is up.
     if hosts.exit.attempt(format!("ip link set {INTERFACE} name other")).ok {
         Family::ALL.into_iter().for_each(is_refused);
         hosts.exit.run(format!("ip link set other name {INTERFACE}"));
     }
-    // From peer to peer all pass: this one goes into the tunnel again, where there is no such peer.
+    // Traffic between peers is allowed: this packet is routed into the tunnel again, which has no
+    // such peer.
     let pings = netns::ping(&hosts.client, "-c 2 -i 0.2 -W 1 10.9.0.77");
     assert!(!pings.text.contains("filtered"), "{}", pings.text);
-    let drops = Shown::of(&hosts.exit, INTERFACE).drops;
+    let drops = ShowOutput::of(&hosts.exit, INTERFACE).drops;
     assert!(drops.get("out no peer").is_some_and(|count| *count >= 2), "{drops:?}");
     let settings = "cd /proc/sys/net; cat ipv4/ip_forward ipv6/conf/all/forwarding \
                     ipv6/conf/eth0/accept_ra ipv6/conf/eth1/accept_ra";
@@ -138,9 +139,9 @@ fn what_is_not_offered_is_refused_and_what_was_set_is_put_back() {
     assert_eq!(hosts.exit.run("nft list ruleset"), "");
 }
 
-/// nft(8) stands in for itself, and refuses.
+/// A replacement for nft(8) that fails.
 #[test]
-fn without_a_packet_filter_a_full_tunnel_comes_up_and_a_router_does_not() {
+fn without_nft_a_full_tunnel_comes_up_but_a_router_does_not() {
     let host = Host::new("host");
     host.run("chmod 700 /run/rig");
     host.write_program("nft", "#!/bin/sh\nexit 1\n");
@@ -163,9 +164,9 @@ fn without_a_packet_filter_a_full_tunnel_comes_up_and_a_router_does_not() {
     assert_eq!(host.run("ls /run/wireguard"), "");
 }
 
-/// nft(8) writes down whether the kernel forwards when it is called.
+/// nft(8) records whether the kernel forwards when it is called.
 #[test]
-fn nothing_is_forwarded_any_more_when_the_packet_filter_goes() {
+fn forwarding_is_off_before_the_packet_filter_is_removed() {
     let host = Host::new("host");
     host.run("chmod 700 /run/rig");
     host.wrap_program("nft", "cat /proc/sys/net/ipv4/ip_forward >>/run/rig/at");
@@ -182,9 +183,9 @@ fn nothing_is_forwarded_any_more_when_the_packet_filter_goes() {
     assert_eq!(host.run("nft list ruleset"), "");
 }
 
-/// A second interface that forwards keeps the kernel at it until it goes down, too.
+/// With a second interface the kernel forwards until that one goes down, too.
 #[test]
-fn the_last_interface_that_forwards_puts_the_setting_back() {
+fn the_last_forwarding_interface_restores_the_setting() {
     let host = Host::new("host");
     host.run("chmod 700 /run/rig");
     let setting = || host.run("cat /proc/sys/net/ipv4/ip_forward").trim().to_owned();
@@ -206,7 +207,7 @@ fn the_last_interface_that_forwards_puts_the_setting_back() {
 }
 
 #[test]
-fn without_ip_forward_nothing_is_set_and_its_want_is_told() {
+fn without_ip_forward_nothing_is_set_and_a_warning_is_printed() {
     let hosts = Hosts::new();
     let said = hosts.exit_up("OfferRoutes = 10.12.0.0/24", "10.9.0.1/32");
     assert!(said.contains("OfferRoutes: the kernel does not forward"), "{said}");
@@ -214,7 +215,7 @@ fn without_ip_forward_nothing_is_set_and_its_want_is_told() {
 }
 
 #[test]
-fn devices_that_forward_udp_datagram_by_datagram_are_told_of_where_routes_are_offered() {
+fn a_router_warns_about_devices_without_udp_gro_forwarding() {
     let host = Host::new("host");
     let world = Host::new("world");
     for device in ["eth0", "eth1", "eth2"] {
@@ -237,10 +238,10 @@ fn devices_that_forward_udp_datagram_by_datagram_are_told_of_where_routes_are_of
     let offered = said("OfferRoutes = 10.12.0.0/24");
     assert!(offered.contains("sandbox") && !offered.contains("datagram by datagram"), "{offered}");
     host.run("ethtool -K eth1 rx-udp-gro-forwarding off");
-    assert!(!said("").contains("datagram by datagram"), "who is no router");
+    assert!(!said("").contains("datagram by datagram"), "without routes there is no warning");
 }
 
-/// The MSS option of a packet that opens a connection (RFC 9293 section 3.2).
+/// The MSS option of a SYN (RFC 9293 section 3.2).
 fn mss(frame: &Frame) -> Option<u16> {
     const SYN: u8 = 2;
     let packet = frame.bytes.get(14..)?;
@@ -249,7 +250,7 @@ fn mss(frame: &Frame) -> Option<u16> {
         _ => (packet[6], 40),
     };
     let header = packet.get(at..).filter(|_| protocol == 6)?;
-    // The kernel puts it first.
+    // The kernel writes it first.
     let option = header.get(20..24).filter(|option| option[..2] == [2, 4])?;
     (header[13] & SYN != 0).then(|| u16::from_be_bytes([option[2], option[3]]))
 }
@@ -260,31 +261,29 @@ fn opens(hosts: &Hosts, inside: &Host, target: &str) -> Vec<u16> {
     inside.run(format!("curl -sS --max-time 20 http://{host}:{}/", page::PORT));
     let heard = captures.map(|capture| {
         let frames = capture.finish();
-        packets(&frames, Way::In).find_map(mss)
+        packets(&frames, Direction::In).find_map(mss)
     });
     heard.into_iter().flatten().collect()
 }
 
-/// Both hosts have an MTU of 1500, and the tunnel has 1420: of what each hears, 40 or 60 are
-/// headers.
+/// Both hosts have an MTU of 1500, and the tunnel has 1420, of which 40 or 60 bytes are headers.
 #[test]
-fn both_ends_of_a_connection_hear_of_segments_that_fit_the_tunnel() {
+fn both_ends_of_a_connection_get_an_mss_that_fits_the_tunnel() {
     let (hosts, inside) = site_to_site(false);
     page::serve(&hosts.world, WORLD);
     assert_eq!(opens(&hosts, &inside, WORLD[0]), [1380, 1380]);
     assert_eq!(opens(&hosts, &inside, WORLD[1]), [1360, 1360]);
-    // Either router alone clamps both ways.
+    // Either router alone clamps both directions.
     down(&hosts.client);
     let plain = "ClampMss = false\nOfferRoutes = 10.11.0.0/24, fd11::/64\nIpForward = true";
     hosts.client_up(Family::V4, plain, "10.9.0.2/32, 10.12.0.0/24");
-    eventually("the tunnel carries", PATIENCE, || answers(&inside, WORLD[0]));
+    eventually("the tunnel works", PATIENCE, || answers(&inside, WORLD[0]));
     assert_eq!(opens(&hosts, &inside, WORLD[0]), [1380, 1380]);
     hosts.exit.run(format!("nft flush chain inet linerate-{INTERFACE} clamp"));
     assert_eq!(opens(&hosts, &inside, WORLD[0]), [1460, 1460]);
 }
 
-/// What passes a device one way, of the connection's data: bytes of payload, and in how many
-/// packets and super-packets.
+/// Data of a connection that passes a device in one direction: bytes, packets and super-packets.
 #[derive(Debug, Default)]
 struct Passed {
     bytes: usize,
@@ -292,11 +291,11 @@ struct Passed {
     supers: usize,
 }
 
-fn passed(frames: &[Frame], way: Way, link_header: usize) -> Passed {
+fn passed(frames: &[Frame], direction: Direction, link_header: usize) -> Passed {
     let mut passed = Passed::default();
-    for frame in packets(frames, way) {
+    for frame in packets(frames, direction) {
         let bytes = frame.bytes.len() - link_header;
-        // Acknowledgments and the handshake are none of it.
+        // Without acknowledgments and the handshake.
         if bytes > 200 {
             passed.bytes += bytes;
             passed.packets += 1;
@@ -309,17 +308,17 @@ fn passed(frames: &[Frame], way: Way, link_header: usize) -> Passed {
 /// On each of the four devices between the two hosts, the data is in super-packets. Both routers
 /// filter, one masquerades, and both clamp.
 #[test]
-fn super_packets_are_forwarded_whole() {
+fn super_packets_are_forwarded_unsplit() {
     const ETHERNET: usize = 14;
     if forced_off().is_some() {
         return;
     }
     let (hosts, inside) = site_to_site(true);
     let places = [
-        (&hosts.client, "eth1", Way::In, ETHERNET),
-        (&hosts.client, INTERFACE, Way::Out, 0),
-        (&hosts.exit, INTERFACE, Way::In, 0),
-        (&hosts.exit, "eth1", Way::Out, ETHERNET),
+        (&hosts.client, "eth1", Direction::In, ETHERNET),
+        (&hosts.client, INTERFACE, Direction::Out, 0),
+        (&hosts.exit, INTERFACE, Direction::In, 0),
+        (&hosts.exit, "eth1", Direction::Out, ETHERNET),
     ];
     for target in WORLD {
         let captures = places.map(|(host, device, ..)| Capture::start(host, device));
@@ -330,7 +329,7 @@ fn super_packets_are_forwarded_whole() {
             let mean = passed.bytes / passed.packets.max(1);
             announce(&format!("FORWARD {} {device} {way:?}: {passed:?}, {mean} each", host.name()));
             assert!(passed.bytes > 10 << 20, "{passed:?}");
-            // A packet of the tunnel has 1420 at most.
+            // A packet of the tunnel has at most 1420 bytes.
             assert!(mean > 4 * 1420, "{} {device}: {mean} bytes a packet", host.name());
         }
     }

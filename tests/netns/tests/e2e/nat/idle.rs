@@ -1,28 +1,28 @@
-//! What two nodes say that have nothing to say.
+//! Traffic of two idle nodes.
 
 use std::thread;
 use std::time::Duration;
 
 use netns::{Counter, Family, Member, MemberKind, Nat, Stopwatch, Tailnet, Uplink, deadline, ping};
 
-/// Behind this nothing keeps a path alive any more that nobody uses: 45 s after the last datagram.
+/// Time after which an unused path is no longer kept alive: 45 s after the last datagram.
 const SETTLED: Duration = Duration::from_secs(50);
 
-/// What is looked at.
+/// Duration of the count.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The most datagrams a second, of each node.
+/// Limit of datagrams a second, of each node.
 const PROMISE: f64 = 0.2;
 
 #[test]
-fn an_idle_direct_peer_costs_a_datagram_in_five_seconds_at_most() {
+fn an_idle_direct_peer_costs_at_most_a_datagram_in_five_seconds() {
     let Some(tailnet) = Tailnet::start() else { return };
     let nodes = ["one", "other"].map(|name| {
         let host = tailnet.host(name, Uplink::Switch);
         Member::join(&tailnet, host, MemberKind::Linerate, "")
     });
-    nodes[0].becomes_direct(&nodes[1]);
-    nodes[1].becomes_direct(&nodes[0]);
+    nodes[0].wait_until_direct(&nodes[1]);
+    nodes[1].wait_until_direct(&nodes[0]);
     thread::sleep(SETTLED);
     let sent = nodes
         .each_ref()
@@ -35,22 +35,22 @@ fn an_idle_direct_peer_costs_a_datagram_in_five_seconds_at_most() {
     }
 }
 
-/// Silences around the 20 s after which the boxes forget, and the 45 s after which a path that
-/// nobody uses is given up.
+/// Pauses around the 20 s after which the boxes delete flows, and the 45 s after which an unused
+/// path is given up.
 const SILENCES: [u64; 3] = [18, 30, 60];
 
-/// Within this two are direct again.
+/// Time in which two are direct again.
 const AGAIN: Duration = Duration::from_secs(3);
 
 #[test]
-fn behind_boxes_that_forget_after_twenty_seconds_a_pause_costs_no_packet() {
+fn a_pause_behind_boxes_with_short_timeouts_loses_no_packet() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [one, other] = ["one", "other"].map(|name| {
         let host = tailnet.host(name, Uplink::Behind(Nat::Forgetful));
         Member::join(&tailnet, host, MemberKind::Linerate, "")
     });
-    one.becomes_direct(&other);
-    other.becomes_direct(&one);
+    one.wait_until_direct(&other);
+    other.wait_until_direct(&one);
     for silence in SILENCES {
         thread::sleep(Duration::from_secs(silence));
         let path = one.path_to(&other);
@@ -58,7 +58,7 @@ fn behind_boxes_that_forget_after_twenty_seconds_a_pause_costs_no_packet() {
         let target = other.addresses.of(Family::V4);
         let pings = ping(&one.host, format!("-c 40 -i 0.05 {target}"));
         assert!(pings.is_complete(), "after {silence} s: {} of {}", pings.received, pings.sent);
-        one.becomes_direct(&other);
+        one.wait_until_direct(&other);
         let (median, took) = (pings.median(), watch.elapsed());
         println!("after {silence} s: it was {path:?}, {median} ms, direct within {took:?}");
         // The pings themselves take two seconds.

@@ -1,15 +1,14 @@
-//! Programs that people use, through a proxy that runs as `nobody`: ssh and scp, dig,
-//! iperf3, a browser.
+//! Common programs through a proxy that runs as `nobody`: ssh and scp, dig, iperf3, a browser.
 //!
-//! A program that is not installed is skipped with a loud line; with
-//! `LINERATE_NETNS_CLIENTS=all` (`make test-clients`) that is a failure.
+//! A missing program is skipped with an announcement; with `LINERATE_NETNS_CLIENTS=all`
+//! (`make test-clients`) it is a failure.
 
 use std::process::Command;
 
 use super::*;
 
-/// SSH through a proxy, as its client's `ProxyCommand`, or past it by a forward.
-const WAYS: [&str; 3] = [
+/// SSH through a proxy, by its client's `ProxyCommand`, or through a forward.
+const DIRECTIONS: [&str; 3] = [
     "-o ProxyCommand='nc -X 5 -x 127.0.0.1:1080 %h %p' 10.9.0.2",
     "-o ProxyCommand='nc -X connect -x 127.0.0.1:8080 %h %p' fd09::2",
     "-p 8022 127.0.0.1",
@@ -18,29 +17,29 @@ const WAYS: [&str; 3] = [
 /// Bytes of a file that is copied.
 const FILE: u32 = 8_000_000;
 
-/// Whether these programs are there, in a place where they work.
-fn have(programs: &[&str]) -> bool {
+/// Whether these programs are installed where they work.
+fn are_installed(programs: &[&str]) -> bool {
     let missing = |program: &&&str| {
         let mut find = Command::new("bash");
         let find = find.args(["-c", "type -P \"$0\"", program]).stdout(Stdio::null());
         !find.status().is_ok_and(|status| status.success())
     };
     let missing: Vec<_> = programs.iter().filter(missing).collect();
-    assert!(missing.is_empty() || !all_are_asked_for(), "not installed: {missing:?}");
+    assert!(missing.is_empty() || !all_are_required(), "not installed: {missing:?}");
     missing.iter().for_each(|program| skip(program));
     missing.is_empty() && !lacks_users()
 }
 
-fn all_are_asked_for() -> bool {
+fn all_are_required() -> bool {
     env::var_os("LINERATE_NETNS_CLIENTS").is_some_and(|which| which == "all")
 }
 
 /// A proxy that `nobody` runs.
-fn nobodys(lines: &str) -> World {
+fn unprivileged_proxy(lines: &str) -> World {
     let mut world = world();
     world.serve_files();
     let conf = world.conf(&format!("{SERVICES}{lines}"));
-    world.start(&world.nobody(&conf), &conf);
+    world.start(&world.unprivileged_user(&conf), &conf);
     world
 }
 
@@ -59,7 +58,7 @@ fn serve_ssh(world: &World) {
     eventually("sshd listens", PATIENCE, || right.listens(22));
 }
 
-/// A command that is fed a file, and files copied there and back.
+/// A command with a file as input, and files copied in both directions.
 fn ssh(world: &World, ways: &[&str]) {
     let options = "-q -F none -i /run/rig/key -o BatchMode=yes -o StrictHostKeyChecking=no \
                    -o UserKnownHostsFile=/dev/null -o ConnectTimeout=20";
@@ -70,7 +69,7 @@ fn ssh(world: &World, ways: &[&str]) {
         let answer =
             left.run(format!("ssh {options} {way} 'echo $((6 * 7)); wc -c' </run/rig/file"));
         assert_eq!(answer.split_whitespace().collect::<Vec<_>>(), ["42", &FILE.to_string()]);
-        // scp has its port by another letter, and the host in brackets with its file.
+        // scp uses another letter for the port, and has the host in brackets with its file.
         let (way, host) = way.rsplit_once(' ').expect("a host");
         let way = way.replace("-p ", "-P ");
         let there = format!("'[{host}]:/run/rig/there{number}'");
@@ -84,17 +83,17 @@ fn ssh(world: &World, ways: &[&str]) {
 
 #[test]
 fn ssh_and_scp_go_through_both_proxies_and_a_forward() {
-    if !have(&["ssh", "scp", "sshd", "nc"]) {
+    if !are_installed(&["ssh", "scp", "sshd", "nc"]) {
         return;
     }
-    let world = nobodys("Forward = tcp 127.0.0.1:8022 -> 10.9.0.2:22");
+    let world = unprivileged_proxy("Forward = tcp 127.0.0.1:8022 -> 10.9.0.2:22");
     serve_ssh(&world);
-    ssh(&world, &WAYS);
+    ssh(&world, &DIRECTIONS);
 }
 
 #[test]
-fn ssh_goes_through_a_proxy_that_may_make_no_namespace() {
-    if !have(&["ssh", "scp", "sshd", "nc"]) {
+fn ssh_works_through_a_proxy_without_a_namespace() {
+    if !are_installed(&["ssh", "scp", "sshd", "nc"]) {
         return;
     }
     let mut world = world();
@@ -103,10 +102,10 @@ fn ssh_goes_through_a_proxy_that_may_make_no_namespace() {
     let shown = world.left.run(format!("{} show", linerate()));
     assert!(shown.contains("stack: in-process"), "{shown}");
     serve_ssh(&world);
-    ssh(&world, &WAYS[..1]);
+    ssh(&world, &DIRECTIONS[..1]);
 }
 
-/// A DNS server on right, which knows an address and a long text.
+/// A DNS server on right with an address and a long text.
 fn serve_long_text(world: &World) {
     let text = "a".repeat(250);
     let texts = [text.as_str(); 4].join(",");
@@ -117,20 +116,20 @@ fn serve_long_text(world: &World) {
     serve_names(&world.right.host, &["10.9.0.2", "fd09::2"], &names);
 }
 
-/// Questions of a DNS client, and what has to stand in the answers.
+/// Questions of a DNS client, and the expected text of the answers.
 const QUESTIONS: [(&str, &str); 3] = [
     ("web.example A", "10.9.0.7"),
     ("text.example TXT", "aaaaaaaaaa"),
     ("no.example A", "NXDOMAIN"),
 ];
 
-/// The client's own wrapper speaks SOCKS5 for it.
+/// The client's own wrapper uses SOCKS5.
 #[test]
-fn a_dns_client_behind_a_wrapper_asks_by_datagrams_of_an_association() {
-    if !have(&["kdig", "socksify", "dnsmasq"]) {
+fn a_wrapped_dns_client_uses_datagrams_of_an_association() {
+    if !are_installed(&["kdig", "socksify", "dnsmasq"]) {
         return;
     }
-    let world = nobodys("");
+    let world = unprivileged_proxy("");
     serve_long_text(&world);
     let conf = world.left.write(
         "socks.conf",
@@ -145,14 +144,14 @@ fn a_dns_client_behind_a_wrapper_asks_by_datagrams_of_an_association() {
     }
 }
 
-/// No wrapper reaches dig, which has its own way of calling the kernel; so the test speaks
-/// SOCKS5 for it, and dig's datagrams go as they are.
+/// No wrapper works for dig, which calls the kernel directly. So the test acts as the SOCKS5 client
+/// and relays dig's datagrams.
 #[test]
-fn dig_asks_by_datagrams_of_an_association() {
-    if !have(&["dig", "dnsmasq"]) {
+fn dig_uses_datagrams_of_an_association() {
+    if !are_installed(&["dig", "dnsmasq"]) {
         return;
     }
-    let world = nobodys("");
+    let world = unprivileged_proxy("");
     serve_long_text(&world);
     let association = world.left.inside(|| {
         let (connection, relay) = associate();
@@ -168,7 +167,7 @@ fn dig_asks_by_datagrams_of_an_association() {
     drop(association);
 }
 
-/// Carries one question after the other through an association, and its answer back.
+/// Relays one question after the other through an association, and the answers back.
 fn carry(association: &UdpSocket, dig: &UdpSocket) {
     const HEADER: [u8; 10] = [0, 0, 0, 1, 10, 9, 0, 2, 0, 53];
     let mut datagram = [0; 4096];
@@ -176,18 +175,18 @@ fn carry(association: &UdpSocket, dig: &UdpSocket) {
         let question = [&HEADER, &datagram[..len]].concat();
         let answered = association.send(&question).and_then(|_| association.recv(&mut datagram));
         let Ok(len) = answered else { return };
-        assert_eq!(datagram[..10], HEADER, "it comes from somebody else");
+        assert_eq!(datagram[..10], HEADER, "it has another sender");
         let _ = dig.send_to(&datagram[10..len], from);
     }
 }
 
-/// `proxychains4` connects for a program that knows no proxy.
+/// `proxychains4` connects for a program without proxy support.
 #[test]
 fn iperf3_measures_through_both_proxies() {
-    if !have(&["iperf3", "proxychains4"]) {
+    if !are_installed(&["iperf3", "proxychains4"]) {
         return;
     }
-    let world = nobodys("");
+    let world = unprivileged_proxy("");
     world.right.host.run("iperf3 -s -D >/dev/null 2>&1 </dev/null");
     eventually("iperf3 serves", PATIENCE, || world.right.host.listens(5201));
     for proxy in ["socks5 127.0.0.1 1080", "http 127.0.0.1 8080"] {
@@ -205,8 +204,8 @@ fn iperf3_measures_through_both_proxies() {
     }
 }
 
-/// A page with a style, a script, a picture and what the script asks for. The script tells
-/// what it has of each in the page's last paragraph.
+/// A page with a style, a script, a picture and requests of the script. The script writes the
+/// results to the page's last paragraph.
 const PAGE: &str = r#"<!doctype html><title>page</title><link rel=stylesheet href=style.css>
 <p id=told>nothing<img id=picture src=picture.png><iframe id=frame src=frame.html></iframe>
 <script src=script.js></script>"#;
@@ -228,14 +227,14 @@ const SCRIPT: &str = r#"addEventListener("load", async () => {
 });"#;
 
 #[test]
-fn a_browser_loads_a_page_with_all_that_belongs_to_it_through_both_proxies() {
-    if !all_are_asked_for() {
+fn a_browser_loads_a_page_with_its_resources_through_both_proxies() {
+    if !all_are_required() {
         return skip("make test-clients");
     }
-    if !have(&["chromium"]) {
+    if !are_installed(&["chromium"]) {
         return;
     }
-    let world = nobodys("");
+    let world = unprivileged_proxy("");
     let right = &world.right.host;
     services::names(right, &["10.9.0.2"]);
     for (name, text) in [

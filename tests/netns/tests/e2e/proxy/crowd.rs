@@ -1,4 +1,4 @@
-//! Clients that take all connections there are, of a proxy with few file descriptors.
+//! Clients that use up all connections of a proxy with few file descriptors.
 
 use nix::sys::{
     resource::{Resource, getrlimit, setrlimit},
@@ -9,7 +9,7 @@ use super::*;
 
 /// File descriptors of the proxy.
 const FILES: usize = 512;
-/// More connections than it has.
+/// More connections than the proxy can have.
 const CROWD: usize = 700;
 
 /// A proxy with few descriptors that exposes files.
@@ -23,43 +23,43 @@ fn with_few_files() -> World {
     world
 }
 
-/// So many connections that say little, from inside a host.
-fn crowd(count: usize, host: &Host, to: &str, say: &[u8]) -> Vec<TcpStream> {
+/// Opens connections from inside a host that send a few bytes.
+fn crowd(count: usize, host: &Host, to: &str, text: &[u8]) -> Vec<TcpStream> {
     let to: SocketAddr = to.parse().expect("an address");
     let come = || {
         let mut stream = TcpStream::connect_timeout(&to, PATIENCE).ok()?;
-        stream.write_all(say).ok()?;
+        stream.write_all(text).ok()?;
         Some(stream)
     };
     host.inside(|| (0..count).filter_map(|_| come()).collect())
 }
 
-/// How many are still held once each was served or refused.
+/// The number of open connections after each was served or refused.
 fn settled(crowds: &[Vec<TcpStream>]) -> usize {
     let held = || crowds.iter().map(|crowd| alive(crowd)).sum::<usize>();
     eventually("each is served or refused", PATIENCE, || held() < FILES / 4);
     held()
 }
 
-/// How many were not ended.
+/// The number of connections that are still open.
 fn alive(crowd: &[TcpStream]) -> usize {
     crowd.iter().filter(|stream| is_alive(stream)).count()
 }
 
 fn is_alive(mut stream: &TcpStream) -> bool {
-    stream.set_nonblocking(true).expect("a socket can be so");
+    stream.set_nonblocking(true).expect("a socket can be non-blocking");
     stream.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-/// Clients that come at once; the proxy lets 1024 wait for their requests.
+/// Concurrent clients; the proxy allows 1024 to wait for their requests.
 const BURST: usize = 2000;
 
 #[test]
-fn all_of_two_thousand_clients_that_come_at_once_are_served() {
+fn two_thousand_concurrent_clients_are_all_served() {
     let world = with_proxy("");
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("it has a limit");
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("up to the hard limit");
-    // The first handshake of the tunnel is not part of it.
+    // The first handshake of the tunnel is not part of the measurement.
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     let connect = |_| TcpStream::connect("127.0.0.1:1080").expect("the queue has room");
     let clients: Vec<_> = world.left.inside(|| (0..BURST).map(connect).collect());
@@ -68,7 +68,7 @@ fn all_of_two_thousand_clients_that_come_at_once_are_served() {
         let start = |client| thread().spawn_scoped(scope, move || is_served(client));
         let talks: Vec<_> = clients.into_iter().map(start).collect();
         let is_served = |talk: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| {
-            talk.expect("a thread starts").join().expect("it says whether")
+            talk.expect("a thread starts").join().expect("it returns the result")
         };
         talks.into_iter().map(is_served).filter(|is_served| *is_served).count()
     });
@@ -95,30 +95,30 @@ impl World {
         count.trim().parse().expect("a number")
     }
 
-    /// How many connections `linerate show` says were dropped for a reason.
+    /// The number of connections dropped for a reason, from `linerate show`.
     fn dropped(&self, reason: &str) -> usize {
         let shown = self.left.run(format!("{} show", linerate()));
         let line = shown.lines().find_map(|line| line.trim().strip_prefix(reason));
         line.map_or(0, |rest| rest.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a count"))
     }
 
-    /// What right gets of left's service.
+    /// The answer of left's service to right.
     fn exposed(&self) -> String {
         self.right.host.attempt("curl --silent --max-time 2 http://10.9.0.1/page").stdout
     }
 }
 
 #[test]
-fn one_client_in_the_tunnel_takes_its_share_and_what_it_leaves_behind_makes_way() {
+fn one_client_in_the_tunnel_gets_its_share_and_its_idle_connections_are_evicted() {
     let world = with_few_files();
     assert_eq!(world.exposed(), "here");
     let all = [crowd(CROWD, &world.right.host, "10.9.0.1:80", b"?")];
     let (held, files) = (settled(&all), world.files());
-    announce(&format!("{held} of {CROWD} connections are held, with {files} of {FILES} files"));
+    announce(&format!("{held} of {CROWD} connections are open, with {files} of {FILES} files"));
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     assert!((10..FILES / 4).contains(&held) && files < FILES / 2);
     assert!(world.dropped("proxy refused source") >= CROWD - 2 * held);
-    // The client vanishes: nobody hears of it.
+    // The client vanishes without a notification.
     let right = &world.right.host;
     right.run("ip route add blackhole 10.9.0.1/32");
     for stream in all.into_iter().flatten() {
@@ -127,9 +127,9 @@ fn one_client_in_the_tunnel_takes_its_share_and_what_it_leaves_behind_makes_way(
     }
     right.run("ip route del blackhole 10.9.0.1/32");
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
-    // A place may have become free by itself, so newcomers take what is free and stay.
+    // A slot may become free by itself, so newcomers take free slots and stay.
     let mut newcomers = Vec::new();
-    eventually("what the client left makes way", 2 * PATIENCE, || {
+    eventually("idle connections of the client are evicted", 2 * PATIENCE, || {
         newcomers.extend(crowd(1, right, "10.9.0.1:80", b"?"));
         newcomers.retain(is_alive);
         world.dropped("proxy evicted idle") > 0
@@ -140,12 +140,12 @@ fn one_client_in_the_tunnel_takes_its_share_and_what_it_leaves_behind_makes_way(
 }
 
 #[test]
-fn clients_that_do_not_say_what_they_want_keep_nobody_out() {
+fn clients_without_a_request_do_not_block_others() {
     let world = with_few_files();
     let silent: Vec<_> =
         ["127.0.0.1:1080", "127.0.0.1:8080"].map(|to| crowd(CROWD, &world.left, to, b"")).into();
     let (held, files) = (settled(&silent), world.files());
-    announce(&format!("{held} silent clients are held, with {files} of {FILES} files"));
+    announce(&format!("{held} silent clients are open, with {files} of {FILES} files"));
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     let by_http = world.curl("--proxy http://127.0.0.1:8080 http://10.9.0.2/page");
     assert_eq!(by_http.stdout, "hello", "{by_http:?}");
@@ -155,7 +155,7 @@ fn clients_that_do_not_say_what_they_want_keep_nobody_out() {
 }
 
 #[test]
-fn silent_peers_in_the_tunnel_are_asked_whether_they_are_there() {
+fn silent_peers_in_the_tunnel_are_probed_by_keepalives() {
     if stack() != "namespace" {
         return netns::skip("the stack of the kernel");
     }

@@ -1,4 +1,5 @@
-//! Clients that keep their connection to the HTTP proxy, and clients that end their half of one.
+//! Clients with persistent connections to the HTTP proxy, and clients that close their sending half
+//! early.
 
 use std::io::{BufRead, BufReader};
 use std::net::Shutdown;
@@ -9,7 +10,7 @@ use super::*;
 const REQUESTS: usize = 200;
 
 #[test]
-fn a_client_that_keeps_its_connection_gets_all_answers_of_all_origins() {
+fn a_persistent_connection_gets_all_answers_of_all_origins() {
     let world = with_proxy("");
     services::origin(&world.right.host, "[::]:81");
     world.left.inside(|| {
@@ -17,7 +18,7 @@ fn a_client_that_keeps_its_connection_gets_all_answers_of_all_origins() {
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
         let mut client = BufReader::new(stream);
         for number in 0..REQUESTS {
-            // Two requests for each origin. The second finds its connection kept, because it may be
+            // Two requests for each origin. The second one reuses the connection because it may be
             // sent twice.
             let host = ["10.9.0.2:81", "[fd09::2]:81"][number / 2 % 2];
             let (method, body) = match number % 2 {
@@ -51,7 +52,7 @@ fn one_answer(client: &mut impl BufRead) -> (String, String) {
 }
 
 #[test]
-fn a_client_that_ends_its_half_before_it_is_connected_is_answered() {
+fn a_client_that_closes_its_half_early_is_answered() {
     let world = with_proxy("Forward = tcp 127.0.0.1:8001 -> 10.9.0.2:80");
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     let right = &world.right.host;
@@ -65,7 +66,7 @@ fn a_client_that_ends_its_half_before_it_is_connected_is_answered() {
         ("127.0.0.1:1080", &socks),
         ("127.0.0.1:8001", get),
     ] {
-        // The first SYN is not answered: the dial takes a second.
+        // The first SYN is not answered, so connecting takes a second.
         right.run("ip route add blackhole 10.9.0.1/32");
         let mut client = world.left.inside(|| {
             let mut client = TcpStream::connect(to).expect("it listens");

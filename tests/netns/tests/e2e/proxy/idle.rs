@@ -1,4 +1,4 @@
-//! What connections cost that carry nothing, with the stack in the process.
+//! Memory of idle connections with the stack in the process.
 
 use std::net::TcpListener;
 
@@ -6,9 +6,9 @@ use nix::sys::socket::{Backlog, listen};
 
 use super::*;
 
-/// Bytes that a proxy with all of them may have in memory.
+/// Memory limit of a proxy with all of them, in bytes.
 const MOST: u64 = 256 << 20;
-/// Connections that are asked for before the first answer is read.
+/// Connections requested before the first answer is read.
 const AT_ONCE: usize = 500;
 
 const CONNECTIONS: usize = 10_000;
@@ -22,14 +22,14 @@ fn ten_thousand_idle_connections_fit_in_memory_and_carry_bytes_afterwards() {
     let world = with_proxy("");
     let right = &world.right.host;
     right.run("sysctl -q net.core.somaxconn=16384 net.ipv4.tcp_max_syn_backlog=16384");
-    // They wait to be accepted, and cost no file.
-    let listener = right.inside(|| TcpListener::bind("10.9.0.2:9")).expect("nobody serves there");
+    // They wait to be accepted, and need no file.
+    let listener = right.inside(|| TcpListener::bind("10.9.0.2:9")).expect("the port is free");
     listen(&listener, Backlog::MAXALLOWABLE).expect("it listens already");
     let before = resident(&world);
     let mut streams = Vec::with_capacity(CONNECTIONS);
     world.left.inside(|| {
         while streams.len() < CONNECTIONS {
-            let new: Vec<_> = (0..AT_ONCE).map(|_| ask()).collect();
+            let new: Vec<_> = (0..AT_ONCE).map(|_| request_connection()).collect();
             streams.extend(new.into_iter().map(connected));
         }
     });
@@ -37,7 +37,7 @@ fn ten_thousand_idle_connections_fit_in_memory_and_carry_bytes_afterwards() {
     let each = (all - before) / CONNECTIONS as u64;
     announce(&format!("{CONNECTIONS} idle connections: {} MiB, {each} bytes each", all >> 20));
     assert!(all < MOST, "{} MiB", all >> 20);
-    // In which order they came is the proxy's business.
+    // The proxy chooses their order.
     streams.iter_mut().for_each(|stream| stream.write_all(b"hello").expect("the proxy reads"));
     for _ in 0..CONNECTIONS / 10 {
         let (mut there, _) = listener.accept().expect("they wait");
@@ -48,8 +48,8 @@ fn ten_thousand_idle_connections_fit_in_memory_and_carry_bytes_afterwards() {
     }
 }
 
-/// Asks the SOCKS5 proxy for a connection, all at once.
-fn ask() -> TcpStream {
+/// Requests a connection from the SOCKS5 proxy, all at once.
+fn request_connection() -> TcpStream {
     let mut stream = TcpStream::connect("127.0.0.1:1080").expect("the proxy listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
     stream.write_all(&[5, 1, 0, 5, 1, 0, 1, 10, 9, 0, 2, 0, 9]).expect("the proxy reads");
@@ -63,7 +63,7 @@ fn connected(mut stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Bytes of the proxy that are in memory.
+/// Resident memory of the proxy in bytes.
 fn resident(world: &World) -> u64 {
     let pid = world.left.read("/run/rig/proxy.pid");
     let status = world.left.read(&format!("/proc/{}/status", pid.trim()));

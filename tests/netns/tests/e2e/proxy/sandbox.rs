@@ -1,4 +1,4 @@
-//! What a running proxy may still do.
+//! Rights of a running proxy.
 
 use std::os::unix::net::UnixListener;
 use std::thread;
@@ -8,7 +8,7 @@ use super::*;
 /// Services of left, at a port and at a Unix socket.
 const AT_PORT: &str = "Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003\n";
 const AT_PATH: &str = "Expose = tcp 10.9.0.1:81 -> unix:/run/rig/service\n";
-/// `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE`, which the helper has.
+/// `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE` of the helper.
 const NETWORK: &str = "0000000000001400";
 /// `CAP_DAC_OVERRIDE`
 const FILES: &str = "0000000000000002";
@@ -18,9 +18,9 @@ impl World {
     /// A field of the status of each thread of the proxy.
     fn of_all_threads(&self, field: &str) -> Vec<String> {
         let line = format!("grep -h ^{field}: /proc/$(cat /run/rig/proxy.pid)/task/*/status");
-        // One that served a client may have gone meanwhile.
+        // A thread that served a client may have ended meanwhile.
         let lines = self.left.attempt(line).stdout;
-        assert!(!lines.is_empty(), "no thread tells its {field}");
+        assert!(!lines.is_empty(), "no thread has the field {field}");
         lines.lines().filter_map(|line| Some(line.split_whitespace().nth(1)?.to_owned())).collect()
     }
 
@@ -30,7 +30,7 @@ impl World {
         assert!(values.iter().all(|found| found == value), "{field}: {values:?}");
     }
 
-    /// The process in the private namespace, where there is one.
+    /// Checks the process in the private namespace, if there is one.
     fn child_has(&self, lines: &[&str]) {
         if stack() != "namespace" {
             return;
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// Answers at a Unix socket of left.
+    /// Serves a Unix socket of left.
     fn serve_at_unix_socket(&self) {
         let listener = UnixListener::bind(self.left.outside("/run/rig/service"));
         let listener = listener.expect("a host has room for a socket");
@@ -76,7 +76,7 @@ fn all_threads_and_the_child_are_confined_and_everything_is_carried() {
         services::files(&world.left, "127.0.0.1:8003", "/run/rig/here");
         world.serve_at_unix_socket();
         let conf = world.conf(&format!("{SERVICES}{lines}"));
-        let behind = if as_nobody { world.nobody(&conf) } else { String::new() };
+        let behind = if as_nobody { world.unprivileged_user(&conf) } else { String::new() };
         world.start(&format!("env LOG_LEVEL=verbose {behind}"), &conf);
         let confined = || world.of_all_threads("Seccomp").iter().all(|mode| mode == "2");
         eventually("all threads are confined", PATIENCE, confined);
@@ -85,7 +85,11 @@ fn all_threads_and_the_child_are_confined_and_everything_is_carried() {
             world.all_have(set, rights);
         }
         let helper = world.left.attempt("grep ^CapEff /proc/$(pgrep -x linerate-helper)/status");
-        assert_eq!(helper.ok, lines.contains("FwMark"), "who marks sockets: {helper:?}");
+        assert_eq!(
+            helper.ok,
+            lines.contains("FwMark"),
+            "the helper that marks sockets: {helper:?}"
+        );
         assert!(!helper.ok || helper.stdout.trim().ends_with(NETWORK), "{helper:?}");
         world.child_has(&["Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"]);
         let said = world.left.read(LOG);
@@ -112,7 +116,7 @@ fn all_threads_and_the_child_are_confined_and_everything_is_carried() {
 }
 
 #[test]
-fn a_proxy_that_is_to_have_no_sandbox_has_none() {
+fn a_proxy_without_sandbox_is_unconfined() {
     let mut world = world();
     world.serve_files();
     let conf = world.conf(SERVICES);

@@ -1,5 +1,5 @@
-//! What a test finds behind the tunnel: files by HTTP, names by DNS, echoes by UDP. Files
-//! and echoes are served by threads until the test process ends.
+//! Services behind the tunnel: files by HTTP, names by DNS, echoes by UDP. Threads serve files and
+//! echoes until the test process ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use netns::{Host, in_background, serve_names};
 
-/// The name that the name server knows, with both addresses of right.
+/// The name of the name server, with both addresses of right.
 pub const NAME: &str = "web.example";
 
 /// Serves the files of a folder of the host, by HTTP/1.0.
 pub fn files(host: &Host, at: &str, folder: &str) {
-    let listener = host.inside(|| TcpListener::bind(at).expect("nobody serves there"));
+    let listener = host.inside(|| TcpListener::bind(at).expect("the port is free"));
     let folder = host.outside(folder);
     in_background("files", move || {
         for stream in listener.incoming().flatten() {
@@ -36,7 +36,7 @@ fn serve_file(stream: &TcpStream, folder: &Path) -> Option<()> {
     let path = request.first()?.split_whitespace().nth(1)?.to_owned();
     let path = path.split('?').next()?.trim_start_matches('/').to_owned();
     let body = match path.as_str() {
-        // What the origin was asked, as it saw it.
+        // The request that the origin received.
         "request" => Some(request.join("\n").into_bytes()),
         _ => fs::read(PathBuf::from(folder).join(path)).ok(),
     };
@@ -47,9 +47,9 @@ fn serve_file(stream: &TcpStream, folder: &Path) -> Option<()> {
     stream.write_all(&body).ok()
 }
 
-/// Answers requests by HTTP/1.1 with their number on their connection, and with their body.
+/// Answers HTTP/1.1 requests with their number on their connection, and with their body.
 pub fn origin(host: &Host, at: &str) {
-    let listener = host.inside(|| TcpListener::bind(at).expect("nobody serves there"));
+    let listener = host.inside(|| TcpListener::bind(at).expect("the port is free"));
     in_background("origin", move || {
         for stream in listener.incoming().flatten() {
             in_background("one connection", move || {
@@ -89,7 +89,7 @@ fn body_of_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
 
 /// Sends every datagram back.
 pub fn echo(host: &Host, at: &str) {
-    let socket = host.inside(|| UdpSocket::bind(at).expect("nobody serves there"));
+    let socket = host.inside(|| UdpSocket::bind(at).expect("the port is free"));
     in_background("echo", move || {
         let mut buffer = vec![0; 65_535];
         while let Ok((len, from)) = socket.recv_from(&mut buffer) {
@@ -98,7 +98,7 @@ pub fn echo(host: &Host, at: &str) {
     });
 }
 
-/// Knows [`NAME`], on these addresses.
+/// Serves [`NAME`] on these addresses.
 pub fn names(host: &Host, addresses: &[&str]) {
     serve_names(host, addresses, &format!("--host-record={NAME},10.9.0.2,fd09::2"));
 }

@@ -15,10 +15,10 @@ use netns::{Host, Outcome, Pair, Random, announce, eventually, linerate, logged,
 
 use crate::quick::PATIENCE;
 
-/// How many random files are tried; `make test-all` has more.
+/// Number of random files; `make test-all` has more.
 const RANDOM: usize = 60;
 
-/// All that a file decides, by the name of the aspect. Routes of linerate have the protocol
+/// Everything that a file decides, by the name of the aspect. Routes of linerate have the protocol
 /// `static`, which stands for an administrator's routes. Those of `ip route add` have `boot`, which
 /// ip(8) does not show.
 const ASPECTS: [(&str, &str); 6] = [
@@ -30,31 +30,31 @@ const ASPECTS: [(&str, &str); 6] = [
     ),
     ("rules", "ip -4 rule; ip -6 rule"),
     ("dns", "cat /etc/resolv.conf"),
-    // Without the values that a file does not decide: ports, handshakes, counters.
+    // Without values that a file does not decide: ports, handshakes, counters.
     (
         "peers",
         "wg show wg0 dump | awk -F'\\t' 'NR == 1 {print $1, $4; next} {print $1, $2, $3, $4, $8}' | sort",
     ),
 ];
 
-/// A host on which one of the two programs works.
+/// A host for one of the two programs.
 struct Twin {
     host: Host,
     _world: Host,
-    /// The words that start wg-quick, if that is the program.
+    /// The command line for wg-quick, if that is the program.
     quick: Option<String>,
     before: String,
 }
 
-/// What a program did with a file.
+/// Result of a program for a file.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Did {
+struct RunResult {
     up: bool,
     aspects: BTreeMap<&'static str, String>,
     down: bool,
-    /// Whether the interface is there after that.
+    /// Whether the interface still exists afterwards.
     stays: bool,
-    /// The changes that remain.
+    /// The remaining changes.
     left: String,
     said: String,
 }
@@ -63,7 +63,7 @@ impl Twin {
     fn new(is_quick: bool) -> Twin {
         let (host, world) = Pair::hosts(1500);
         host.run("chmod 700 /run/rig; mkdir -p /run/wireguard");
-        // Both tools hand DNS to it in the same way.
+        // Both tools set DNS by it in the same way.
         let script = "#!/bin/sh\ncase $1 in\n-a) shift 2; echo \"$@\" >/etc/resolv.conf; \
                       cat >>/etc/resolv.conf ;;\n-d) : >/etc/resolv.conf ;;\nesac\n";
         host.write_program("resolvconf", script);
@@ -82,11 +82,11 @@ impl Twin {
     }
 
     /// Runs a file from `up` to `down`.
-    fn does(&self, text: &[u8]) -> Did {
+    fn does(&self, text: &[u8]) -> RunResult {
         let path = self.host.write_secret("wg0.conf", "");
         fs::write(self.host.outside(path), text).expect("the folder is there");
         let up = self.run("up");
-        let mut did = Did { up: up.ok, said: up.stderr, ..Did::default() };
+        let mut did = RunResult { up: up.ok, said: up.stderr, ..RunResult::default() };
         if up.ok {
             for (aspect, line) in ASPECTS {
                 did.aspects.insert(aspect, self.host.attempt(line).stdout);
@@ -95,7 +95,7 @@ impl Twin {
             did.down = down.ok;
             did.said += &down.stderr;
         }
-        // A failed hook stops wg-quick, and the interface stays.
+        // After a failed hook wg-quick stops, and the interface remains.
         did.stays = did.up && !did.down && self.host.has_device("wg0");
         if did.stays {
             return did;
@@ -118,7 +118,7 @@ fn state(host: &Host) -> String {
 }
 
 /// The intended differences: the aspects, by file.
-fn meant() -> BTreeMap<String, Vec<String>> {
+fn intended_differences() -> BTreeMap<String, Vec<String>> {
     let text = include_str!("../../../battery/differences.txt");
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     let difference = |line: &str| {
@@ -131,7 +131,7 @@ fn meant() -> BTreeMap<String, Vec<String>> {
 }
 
 /// The names of the aspects in which both differ.
-fn differences(quick: &Did, ours: &Did) -> Vec<String> {
+fn differences(quick: &RunResult, ours: &RunResult) -> Vec<String> {
     let mut different = Vec::new();
     if quick.up != ours.up {
         different.push("up".to_owned());
@@ -157,7 +157,7 @@ fn differences(quick: &Did, ours: &Did) -> Vec<String> {
 fn compare(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> usize {
     let twins = || (Twin::new(true), Twin::new(false));
     let (mut quick, mut ours) = twins();
-    let meant = meant();
+    let intended_differences = intended_differences();
     let (mut count, mut wrong) = (0, Vec::new());
     for (name, text) in files {
         let (by_quick, by_us) = thread::scope(|scope| {
@@ -166,7 +166,7 @@ fn compare(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> usize {
             (by_quick.join().expect("wg-quick's host answers"), by_us)
         });
         let found = differences(&by_quick, &by_us);
-        let expected = meant.get(&name).cloned().unwrap_or_default();
+        let expected = intended_differences.get(&name).cloned().unwrap_or_default();
         if found != expected {
             let text = String::from_utf8_lossy(&text);
             wrong.push(format!(
@@ -183,7 +183,7 @@ fn compare(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> usize {
 }
 
 #[test]
-fn files_of_generators_and_of_users_do_the_same_by_wg_quick_and_by_linerate() {
+fn files_of_generators_and_users_have_the_same_effect_as_with_wg_quick() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("battery");
     let entries = fs::read_dir(folder).expect("the battery is there");
     let paths = entries.map(|entry| entry.expect("it can be listed").path());
@@ -199,7 +199,7 @@ fn files_of_generators_and_of_users_do_the_same_by_wg_quick_and_by_linerate() {
 }
 
 #[test]
-fn random_files_do_the_same_by_wg_quick_and_by_linerate() {
+fn random_files_have_the_same_effect_as_with_wg_quick() {
     let wanted = env::var("LINERATE_RANDOM_FILES").ok().and_then(|it| it.parse().ok());
     let count = wanted.unwrap_or(RANDOM);
     let seed = env::var("LINERATE_SEED").ok().and_then(|it| it.parse().ok()).unwrap_or(1);
@@ -305,7 +305,7 @@ mod grammar {
         format!("{blank}[{name}]{}", one_of(random, &["", "", "  ", " # here"]))
     }
 
-    /// The line of a key, once in a while twice.
+    /// The line of a key, sometimes twice.
     fn line(random: &mut Random, lines: &mut Vec<String>, key: &str, value: &str) {
         for _ in 0..1 + usize::from(random.below(12) == 0) {
             let key = cased(random, key);

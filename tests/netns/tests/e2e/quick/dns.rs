@@ -4,11 +4,11 @@ use netns::{eventually, linerate, openresolv};
 
 use crate::quick::{PATIENCE, Quick, state};
 
-/// The name server that is the host's own.
+/// The host's own name server.
 const OWN: &str = "192.0.2.53";
 
 #[test]
-fn openresolv_has_the_tunnels_servers_alone_while_it_is_up() {
+fn openresolv_has_only_the_tunnels_servers_while_it_is_up() {
     let mut quick = Quick::new();
     if !openresolv(&quick.left, OWN) {
         return;

@@ -1,10 +1,10 @@
-//! A default route through the tunnel, and what of it is not to be.
+//! A default route through the tunnel, and its exceptions.
 
 use netns::{INTERFACE, Status};
 
 use crate::quick::{INNER, Quick, WORLD};
 
-/// Puts a copy of each program of this machine before wg-quick, but for nft(8).
+/// Copies all programs of this machine except nft(8) to a folder before wg-quick.
 fn without_nft(quick: &Quick) -> &'static str {
     quick.left.run(
         "mkdir /run/rig/tools && cd /run/rig/tools && \
@@ -14,7 +14,7 @@ fn without_nft(quick: &Quick) -> &'static str {
 }
 
 #[test]
-fn a_default_route_goes_through_the_tunnel_behind_a_filter_of_nft_or_of_iptables() {
+fn a_default_route_uses_the_tunnel_with_a_filter_of_nft_or_iptables() {
     for filter in ["nft", "iptables"] {
         let quick = Quick::new();
         let behind = if filter == "nft" { "" } else { without_nft(&quick) };
@@ -24,7 +24,7 @@ fn a_default_route_goes_through_the_tunnel_behind_a_filter_of_nft_or_of_iptables
         assert_ne!(Status::of(&quick.left, INTERFACE).fwmark, "off");
         quick.reaches(&INNER);
         quick.reaches(&WORLD);
-        // The cable itself stays reachable: its route is more specific.
+        // The cable itself remains reachable: its route is more specific.
         quick.reaches(&["10.1.0.2", "fd01::2"]);
         let wg_quicks_own = match filter {
             "nft" => "nft list tables | grep -c wg-quick-wg0",
@@ -39,7 +39,7 @@ fn a_default_route_goes_through_the_tunnel_behind_a_filter_of_nft_or_of_iptables
 }
 
 #[test]
-fn table_off_adds_no_route_and_a_number_adds_all_of_them_there() {
+fn table_off_adds_no_route_and_a_number_adds_all_to_that_table() {
     let quick = Quick::new();
     let file = quick.conf("Table = off", "0.0.0.0/0, ::/0");
     quick.up(&file);

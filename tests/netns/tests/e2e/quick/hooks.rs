@@ -1,4 +1,4 @@
-//! Hooks of a server, as manuals have them: they let through and masquerade what the peers send.
+//! Hooks of a server as in manuals: they accept and masquerade the peers' packets.
 //!
 //! ```text
 //!   right . . tunnel . .  left  10.12.0.1 ---- 10.12.0.2  world
@@ -23,9 +23,9 @@ nft add chain ip %i-nat post '{ type nat hook postrouting priority 100; }'; \
 nft add rule ip %i-nat post oifname eth1 masquerade\n\
 PostDown = nft delete table ip %i-nat; nft flush chain ip filter FORWARD";
 
-/// The world knows no way back to the tunnel, and left forwards nothing without a rule.
+/// The world has no route to the tunnel, and left forwards nothing without a rule.
 #[test]
-fn hooks_with_iptables_or_nft_let_the_peers_through_under_the_servers_address() {
+fn hooks_with_iptables_or_nft_masquerade_the_peers_packets() {
     for hooks in [IPTABLES, NFT] {
         let mut quick = Quick::new();
         let world = Host::new("world");
@@ -36,7 +36,7 @@ fn hooks_with_iptables_or_nft_let_the_peers_through_under_the_servers_address() 
         let (right, peer) = (&quick.right.host, &quick.key.public);
         right.run("ip route add 10.12.0.0/24 dev wg0");
         right.run(format!("wg set {INTERFACE} peer {peer} allowed-ips 10.9.0.1/32,10.12.0.0/24"));
-        // Chains that are there already have to be so afterwards.
+        // Chains that exist before must exist afterwards.
         quick.left.run("iptables -t nat -S >/dev/null");
         quick.before = state(&quick.left);
         let reaches = || ping(right, "-c 3 -i 0.1 -W 2 10.12.0.2");
@@ -44,7 +44,7 @@ fn hooks_with_iptables_or_nft_let_the_peers_through_under_the_servers_address() 
         let file = quick.conf("", "10.9.0.0/24");
         quick.up(&file);
         quick.reaches(&["10.9.0.2"]);
-        assert_eq!(reaches().received, 0, "it is let through without a hook");
+        assert_eq!(reaches().received, 0, "packets pass without a hook");
         quick.down(&file);
 
         let file = quick.conf(hooks, "10.9.0.0/24");

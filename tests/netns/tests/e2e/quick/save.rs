@@ -1,11 +1,11 @@
 //! A file that is saved, and one that is read again while the interface is up.
 
-use netns::{INTERFACE, Key, Shown, Status};
+use netns::{INTERFACE, Key, ShowOutput, Status};
 
 use crate::quick::{INNER, PATIENCE, Quick};
 
 #[test]
-fn save_config_keeps_what_wg_set_at_run_time() {
+fn save_config_saves_settings_of_wg_at_run_time() {
     let quick = Quick::new();
     let file = quick.conf("SaveConfig = true\nMTU = 1380", "10.9.0.0/24, fd09::/64");
     quick.up(&file);
@@ -41,12 +41,12 @@ fn save_config_keeps_what_wg_set_at_run_time() {
 }
 
 #[test]
-fn syncconf_of_a_stripped_file_adds_a_peer_and_keeps_the_sessions() {
+fn syncconf_of_a_stripped_file_adds_a_peer_and_preserves_sessions() {
     let quick = Quick::new();
     let file = quick.conf("MTU = 1400", "10.9.0.0/24, fd09::/64");
     quick.up(&file);
     quick.reaches(&INNER);
-    Shown::agree(&quick.left, INTERFACE, &quick.right.key.public, PATIENCE);
+    ShowOutput::wait_until_post_quantum(&quick.left, INTERFACE, &quick.right.key.public, PATIENCE);
     let session = quick.left.run(format!("wg show {INTERFACE} latest-handshakes"));
     let stranger = Key::generate().public;
     let text = quick.left.read(&file);

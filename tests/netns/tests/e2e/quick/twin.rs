@@ -1,5 +1,5 @@
-//! wg-quick(8) and `linerate up` of the same file, on two hosts: they are compared while each hook
-//! runs, after a hook failed, and in the saved file.
+//! Compares wg-quick(8) and `linerate up` of the same file on two hosts: while each hook runs,
+//! after a failed hook, and in the saved file.
 
 use netns::{Host, INTERFACE, Key, Outcome, linerate, logged, newer_wg_quick};
 
@@ -18,8 +18,8 @@ const PROBE: &str = "#!/bin/bash\n\
 /// The two programs.
 const PROGRAMS: [&str; 2] = ["wg-quick", "linerate"];
 
-/// A host with `resolvconf` and, first in its PATH, wg-quick as it is since 1.0.20250521: PreUp runs
-/// after the interface is made, and its settings stay.
+/// A host with `resolvconf` and, first in its PATH, wg-quick as since 1.0.20250521: PreUp runs
+/// after the interface is created, and its settings remain.
 struct Twin {
     host: Host,
     program: &'static str,
@@ -67,7 +67,7 @@ fn conf(host: &Host, peer: &str, lines: &str) -> String {
 }
 
 #[test]
-fn each_hook_finds_what_it_finds_under_wg_quick() {
+fn each_hook_sees_the_same_state_as_with_wg_quick() {
     let [own, peer, other] = [(); 3].map(|()| Key::generate());
     let probe = |key: &str| {
         format!("{key} = probe %i {key} \"$INTERFACE $CONFIG_FILE\" >>/run/rig/table\n")
@@ -120,7 +120,7 @@ fn each_hook_finds_what_it_finds_under_wg_quick() {
 }
 
 #[test]
-fn a_hook_that_fails_ends_the_command_as_it_ends_wg_quick() {
+fn a_failed_hook_ends_the_command_as_with_wg_quick() {
     let [own, peer] = [(); 2].map(|()| Key::generate());
     let lines = |hooks: &str| format!("PrivateKey = {}\n{hooks}", own.private);
     for (hooks, up, down, stays) in [
@@ -154,7 +154,7 @@ fn a_hook_that_fails_ends_the_command_as_it_ends_wg_quick() {
 }
 
 #[test]
-fn the_addresses_mtu_and_name_servers_of_the_moment_are_saved() {
+fn the_current_addresses_mtu_and_name_servers_are_saved() {
     let [own, peer] = [(); 2].map(|()| Key::generate());
     for mtu in ["MTU = 1400", ""] {
         let lines =

@@ -1,5 +1,4 @@
-//! The peer's side of an exchange by which a secret against quantum computers is agreed on
-//! (docs/decisions/0016), as the one that seals.
+//! The peer's side of a post-quantum exchange (docs/decisions/0016), in the role that seals.
 
 use ml_kem::{B32, EncapsulationKey, MlKem768};
 
@@ -7,24 +6,24 @@ use super::noise::{Noise, Session, hmac};
 use super::world::{World, random};
 
 const MAGIC: &[u8; 8] = b"\0PQ-KEM1";
-const ASK: u8 = 1;
+const REQUEST: u8 = 1;
 const KEY: u8 = 3;
 const CIPHERTEXT: u8 = 4;
 const DONE: u8 = 5;
 const READY: u8 = 6;
 const PART: usize = 400;
 
-/// What both sides have after an exchange.
+/// Result of an exchange.
 pub struct Agreed {
     pub secret: [u8; 32],
-    /// The preshared key of handshakes, with the secret in it.
+    /// The preshared key of handshakes, combined with the secret.
     pub combined: [u8; 32],
     id: [u8; 4],
 }
 
-/// Has linerate offer a key, and seals a secret for it.
+/// Makes linerate offer a key, and seals a secret for it.
 pub fn agree(world: &World, noise: &Noise, psk: &[u8; 32], session: &mut Session) -> Agreed {
-    world.send(&session.seal(&message(ASK, 0, [0; 4], &[])));
+    world.send(&session.seal(&message(REQUEST, 0, [0; 4], &[])));
     let mut key = vec![0; 1184];
     let mut id = [0; 4];
     for part in 0..3 {
@@ -46,7 +45,7 @@ pub fn agree(world: &World, noise: &Noise, psk: &[u8; 32], session: &mut Session
     Agreed { secret, combined, id }
 }
 
-/// Says that the secret is in use, and answers the handshake that linerate begins with it.
+/// Announces that the secret is in use, and answers the handshake that linerate starts with it.
 pub fn switch(world: &World, noise: &Noise, agreed: &Agreed, session: &mut Session) -> Session {
     world.send(&session.seal(&message(READY, 0, agreed.id, &[])));
     let initiation = world.receive(|message| message[0] == 1);

@@ -1,5 +1,5 @@
-//! The other end of WireGuard's handshake, written by hand so that it can tell every secret of it
-//! (paper 5.4). It has no cookies and no timers.
+//! The other end of WireGuard's handshake (paper 5.4), written to record every secret. It has no
+//! cookies and no timers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -24,12 +24,12 @@ pub struct Noise {
 
 /// A session of this end.
 pub struct Session {
-    /// What the other end calls it.
+    /// The other end's index.
     pub receiver: u32,
     send: [u8; 32],
     recv: [u8; 32],
     counter: u64,
-    /// All secrets of the handshake and of the session that the other end had too.
+    /// All secrets of the handshake and the session that the other end also had.
     pub secrets: Secrets,
 }
 
@@ -40,7 +40,7 @@ pub struct Initiated {
 }
 
 impl Noise {
-    /// The end with this private key, that speaks with `remote`.
+    /// The end with this private key, and `remote` as its peer.
     pub fn new(private: [u8; 32], remote: [u8; 32], psk: [u8; 32]) -> Self {
         Self { private: private.into(), remote, psk }
     }
@@ -60,12 +60,12 @@ impl Noise {
         PublicKey::from(&self.private).to_bytes()
     }
 
-    /// The product of both static keys, which both ends keep.
+    /// The product of both static keys, which both ends store.
     pub fn static_static(&self) -> [u8; 32] {
         dh(&self.private, &self.remote)
     }
 
-    /// An initiation, by an index of ours.
+    /// An initiation with this index of ours.
     pub fn initiate(&self, index: u32) -> (Vec<u8>, Initiated) {
         let ephemeral = StaticSecret::from(random());
         let public = PublicKey::from(&ephemeral).to_bytes();
@@ -80,7 +80,7 @@ impl Noise {
         (with_macs(message, &self.remote), Initiated { state, ephemeral })
     }
 
-    /// Takes the response to an initiation of ours.
+    /// Processes the response to our initiation.
     pub fn finish(&self, initiated: Initiated, response: &[u8]) -> Session {
         let Initiated { mut state, ephemeral } = initiated;
         let remote: [u8; 32] = field(response, 12);
@@ -95,7 +95,7 @@ impl Noise {
         Session { receiver, send, recv, counter: 0, secrets: state.secrets }
     }
 
-    /// Answers an initiation, by the index 2.
+    /// Answers an initiation, with the index 2.
     pub fn answer(&self, initiation: &[u8]) -> (Vec<u8>, Session) {
         let own = self.public();
         let remote: [u8; 32] = field(initiation, 8);
@@ -125,7 +125,7 @@ impl Noise {
 }
 
 impl Session {
-    /// Transport data.
+    /// Seals transport data.
     pub fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
         let mut sealed = plaintext.to_vec();
         let cipher = ChaCha20Poly1305::new((&self.send).into());
@@ -135,7 +135,7 @@ impl Session {
         [&header.concat(), &sealed[..]].concat()
     }
 
-    /// Opens transport data; `None` where it is not of this session.
+    /// Opens transport data; `None` if it does not belong to this session.
     pub fn open(&self, message: &[u8]) -> Option<Vec<u8>> {
         let counter = u64::from_le_bytes(message.get(8..16)?.try_into().ok()?);
         let mut text = message.get(16..)?.to_vec();
@@ -144,7 +144,7 @@ impl Session {
         Some(text)
     }
 
-    /// The keys that seal and open data, which the other end has as long as it has the session.
+    /// The keys for sealing and opening data, which the other end has during the session.
     pub fn keys(&self) -> Secrets {
         Secrets::new().with("its receiving key", &self.send).with("its sending key", &self.recv)
     }
@@ -156,7 +156,7 @@ fn nonce(counter: u64) -> chacha20poly1305::Nonce {
     nonce.into()
 }
 
-/// Noise's symmetric state, and every secret that it held.
+/// Noise's symmetric state, and every secret in it.
 struct Symmetric {
     chaining_key: [u8; 32],
     hash: [u8; 32],
@@ -176,12 +176,12 @@ impl Symmetric {
         self.hash = Blake2s256::new().chain_update(self.hash).chain_update(data).finalize().into();
     }
 
-    /// Mixes what is no secret of this handshake alone.
+    /// Mixes a value that is not a secret of this handshake alone.
     fn mix_key(&mut self, token: &str, input: &[u8; 32]) -> [u8; 32] {
         let secret = hmac(&self.chaining_key, &[input]);
         self.chaining_key = hmac(&secret, &[&[1]]);
         let key = hmac(&secret, &[&self.chaining_key, &[2]]);
-        // What follows from public values alone is public.
+        // Values derived from public values alone are public.
         if token != "e of the initiator" {
             self.note(token, &secret, &key);
         }
@@ -234,7 +234,7 @@ impl Symmetric {
     }
 }
 
-/// The bytes of a message from here on.
+/// The bytes of a message at this offset.
 fn field<const N: usize>(message: &[u8], at: usize) -> [u8; N] {
     *message[at..].first_chunk().expect("the message is of its kind's length")
 }

@@ -1,4 +1,4 @@
-//! Sets breakpoints on the functions of our own cryptography. A call of one ends the process.
+//! Sets breakpoints on the functions of our own cryptography. A call to one ends the process.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -6,18 +6,18 @@ use std::process::Command;
 
 use netns::{Host, Implementation};
 
-/// What the names of the functions begin with: those of each of our crates, and graviola's.
+/// Prefixes of the functions' names, for each of our crates and for graviola.
 const OWN: [&[&str]; 3] = [
     &["aead::group::", "aead::avx2::", "aead::avx512::"],
     &["x25519::avx512::", "graviola::"],
     &["blake2s::avx512::"],
 ];
-/// These only look at the processor.
+/// These only detect features of the processor.
 const HARMLESS: [&str; 3] = ["::new", "::is_available", "cpu::"];
 /// The instruction `int3`: the process ends by SIGTRAP.
 const TRAP: [u8; 1] = [0xcc];
 
-/// Puts a trap at the start of each of these functions.
+/// Writes a trap at the start of each of these functions.
 pub fn trap(host: &Host, pid: u32) {
     let program = Implementation::Linerate.path();
     let listed = Command::new("nm").arg("--demangle").arg(&program).output();

@@ -1,4 +1,4 @@
-//! What root can read of a process's memory, searched for pieces of secrets.
+//! Searches a process's memory, as root can read it, for pieces of secrets.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use netns::{Host, base64};
 
-/// Bytes of a raw or base64 piece: 48 random bits at least, which 100 MB of other data have by
+/// Bytes of a raw or base64 piece: at least 48 random bits, which 100 MB of other data contain by
 /// chance once in a million searches.
 const PIECE: usize = 8;
 /// Digits of a hexadecimal piece.
@@ -49,7 +49,7 @@ impl Secrets {
         self
     }
 
-    /// Where pieces of them are in the memory of a process of `host`.
+    /// The places of their pieces in the memory of a process of `host`.
     pub fn found_in(&self, host: &Host, pid: u32) -> BTreeSet<Found> {
         let needles = Needles::of(self);
         let maps = host.read(&format!("/proc/{pid}/maps"));
@@ -61,7 +61,7 @@ impl Secrets {
             let range = fields.next().expect("a mapping has a range");
             let rights = fields.next().expect("a mapping has rights");
             let name = fields.nth(3).unwrap_or("anonymous");
-            // What nobody can write is as the program's file has it.
+            // Memory that is not writable is equal to the program's file.
             let is_of_file = name.starts_with('/') && !rights.contains('w');
             if !rights.starts_with('r') || name.starts_with("[v") || is_of_file {
                 continue;
@@ -84,7 +84,7 @@ impl Secrets {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
     pub secret: String,
-    /// Its place in the secret.
+    /// Its offset in the secret.
     pub piece: usize,
     pub place: String,
 }
@@ -95,7 +95,7 @@ fn scan(memory: &File, range: Range<u64>, mut see: impl FnMut(u64, &[u8])) {
     let mut at = range.start;
     while at < range.end {
         let wanted = (CHUNK + HEX_PIECE).min((range.end - at) as usize);
-        // What nobody can read, such as a mapping behind the end of its file, holds no secret.
+        // Unreadable memory, such as a mapping beyond the end of its file, contains no secret.
         let Ok(length) = memory.read_at(&mut bytes[..wanted], at) else {
             at += PAGE as u64;
             continue;
@@ -118,7 +118,7 @@ struct Needles<'a> {
     pieces: HashMap<[u8; PIECE], Vec<Needle<'a>>>,
 }
 
-/// The number of its secret, its place in it, and itself.
+/// The number of its secret, its offset, and the piece.
 type Needle<'a> = (usize, usize, &'a [u8]);
 
 impl<'a> Needles<'a> {
@@ -134,7 +134,7 @@ impl<'a> Needles<'a> {
         needles
     }
 
-    /// The secrets of which a piece is here.
+    /// The secrets with a piece at this place.
     fn at(&self, bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
         let first = bytes.first_chunk().filter(|_| self.begins[begin(bytes)]);
         let here = first.and_then(|first| self.pieces.get(first)).into_iter().flatten();
@@ -147,7 +147,7 @@ fn begin(bytes: &[u8]) -> usize {
     bytes.first_chunk().map_or(0, |first| u16::from_le_bytes(*first).into())
 }
 
-/// The processes of `host` that run our program, by their commands.
+/// The processes of `host` that run our program, with their commands.
 pub fn processes(host: &Host) -> Vec<(String, u32)> {
     let entries = fs::read_dir(host.outside("/proc")).expect("a host has processes").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,4 +1,4 @@
-//! A linerate on one host, and on the other a peer that is this test, which knows what both know.
+//! A linerate on one host, and this test as its peer on the other, which knows the shared secrets.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,9 +13,9 @@ use super::noise::{Noise, Session};
 use super::scan::Secrets;
 
 pub const PATIENCE: Duration = Duration::from_secs(15);
-/// Initiations of one peer closer than 50 ms are dropped as a flood.
+/// Closer initiations of one peer than 50 ms are dropped as a flood.
 const BETWEEN_INITIATIONS: Duration = Duration::from_millis(100);
-/// A key that is out of use is wiped at once by the threads that used it, where they get to run.
+/// Time in which a key is erased after its use, once the threads that used it run.
 const SOON: Duration = Duration::from_secs(3);
 /// Datagrams at a time, more than one batch of the data path.
 const BURST: usize = 200;
@@ -28,7 +28,7 @@ pub fn random() -> [u8; 32] {
     bytes
 }
 
-/// A private key as it might come out of any random source: not clamped.
+/// A private key from a random source, which is not clamped.
 pub struct Private(pub [u8; 32]);
 
 impl Private {
@@ -39,7 +39,7 @@ impl Private {
         Self(bytes)
     }
 
-    /// As it is used.
+    /// In the clamped form that is used.
     fn clamped(&self) -> [u8; 32] {
         let mut bytes = self.0;
         bytes[0] &= 0xf8;
@@ -62,7 +62,7 @@ impl Private {
             .with("the private key, not clamped", &self.0)
     }
 
-    /// Its texts.
+    /// Its text forms.
     pub fn texts(&self) -> Secrets {
         Secrets::new()
             .with_texts("the private key", &self.clamped())
@@ -87,17 +87,17 @@ impl World {
         Self { left, _right: right, socket, to_tunnel }
     }
 
-    /// Has linerate begin a handshake, and answers it.
+    /// Makes linerate start a handshake, and answers it.
     pub fn answer(&self, noise: &Noise) -> Session {
         self.drain();
-        self.left_sends(1);
+        self.send_from_left(1);
         let initiation = self.receive(|message| message[0] == 1);
         let (response, session) = noise.answer(&initiation);
         self.send(&response);
         self.carry(session)
     }
 
-    /// Begins a handshake, and sends data by it.
+    /// Starts a handshake, and sends data in its session.
     pub fn initiate(&self, noise: &Noise) -> Session {
         thread::sleep(BETWEEN_INITIATIONS);
         self.drain();
@@ -109,7 +109,7 @@ impl World {
         session
     }
 
-    /// Has all these begin a handshake while linerate stands still, so that it finds them at once.
+    /// Starts all these handshakes while linerate is stopped, so that it receives them at once.
     pub fn initiate_at_once(&self, daemon: &Daemon, all: &[Noise]) -> Vec<Session> {
         self.drain();
         daemon.signal("STOP");
@@ -128,21 +128,21 @@ impl World {
         begun.into_iter().map(finish).collect()
     }
 
-    /// Begins a handshake, and has data carried by it both ways.
+    /// Starts a handshake, and sends data in both directions.
     pub fn meet(&self, noise: &Noise) -> Session {
         self.carry(self.initiate(noise))
     }
 
-    /// Carries bursts of data both ways, so that its keys are used by all that uses keys.
+    /// Sends bursts of data in both directions, so that all threads use its keys.
     pub fn carry(&self, mut session: Session) -> Session {
         self.burst(&mut session);
-        self.left_sends(BURST);
-        // What left sent before may still come by its former session.
+        self.send_from_left(BURST);
+        // Earlier packets of left may still arrive in its previous session.
         self.receive(|message| session.open(message).is_some_and(|text| text.len() > 100));
         session
     }
 
-    /// Sends packets of IPv4 to left's own discard port, from our address.
+    /// Sends IPv4 packets from our address to left's own discard port.
     fn burst(&self, session: &mut Session) {
         let mut packet = [&[0x45, 0, 0, 228, 0, 0, 0, 0, 64, 17, 0, 0][..], &[0; 216]].concat();
         packet[12..20].copy_from_slice(&[10, 9, 0, 2, 10, 9, 0, 1]);
@@ -151,8 +151,8 @@ impl World {
         }
     }
 
-    /// Has left send datagrams into the tunnel.
-    fn left_sends(&self, count: usize) {
+    /// Sends datagrams from left into the tunnel.
+    fn send_from_left(&self, count: usize) {
         for _ in 0..count {
             self.to_tunnel.send_to(&[b'.'; 1000], "10.9.0.2:9").expect("the tunnel is up");
         }
@@ -177,17 +177,17 @@ impl World {
         self.socket.set_nonblocking(false).expect("it can be set");
     }
 
-    /// Secrets are there.
-    pub fn has(&self, pid: u32, secrets: &Secrets, what: &str) {
+    /// Checks that secrets are found.
+    pub fn expect_found(&self, pid: u32, secrets: &Secrets, what: &str) {
         let found = secrets.found_in(&self.left, pid);
-        assert!(!found.is_empty(), "the search does not see {what}");
+        assert!(!found.is_empty(), "the search does not find {what}");
     }
 
-    /// Soon there is none of them.
-    pub fn forgets(&self, name: &str, pid: u32, secrets: &Secrets) {
+    /// Checks that the secrets are erased soon.
+    pub fn expect_erased(&self, name: &str, pid: u32, secrets: &Secrets) {
         let watch = Stopwatch::start();
         loop {
-            // A look may take as long itself: one that began in time is not the last.
+            // A search may take as long itself, so one that started in time is not the last.
             let is_last = watch.elapsed() >= SOON;
             let found = secrets.found_in(&self.left, pid);
             if found.is_empty() {

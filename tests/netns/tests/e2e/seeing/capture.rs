@@ -1,4 +1,4 @@
-//! `linerate capture`: what tcpdump(1) reads of it, and what it does to the traffic.
+//! `linerate capture`: its output for tcpdump(1), and its effect on the traffic.
 
 use std::{
     fs::File,
@@ -16,10 +16,10 @@ use netns::{
 
 use super::PATIENCE;
 
-/// More than what waits for a reader may take, in bytes.
+/// Upper limit of memory for packets that wait for a reader, in bytes.
 const WAITING: u64 = 4 << 20;
 
-/// A capture that is under way; what it says is in a file.
+/// A running capture; its output is in a file.
 struct Capturing {
     host: Host,
     name: String,
@@ -31,20 +31,20 @@ impl Capturing {
     fn start(host: &Host, name: &str, arguments: &str, stdout: Stdio) -> Self {
         let program = Implementation::Linerate.path();
         let line = format!(
-            "echo $$ >/run/rig/{name}.pid; exec {} capture {arguments} 2>/run/rig/{name}.said",
+            "echo $$ >/run/rig/{name}.pid; exec {} capture {arguments} 2>/run/rig/{name}.output",
             program.display()
         );
         let mut command = host.command("bash");
         command.args(["-c", &line]).stdin(Stdio::null()).stdout(stdout);
         let child = command.spawn().expect("nsenter is installed (make deps)");
         let capturing = Self { host: host.clone(), name: name.to_owned(), child };
-        let began = || capturing.said().contains("capturing inside");
+        let began = || capturing.output().contains("capturing inside");
         eventually("the capture begins", PATIENCE, began);
         capturing
     }
 
-    fn said(&self) -> String {
-        let path = format!("/run/rig/{}.said", self.name);
+    fn output(&self) -> String {
+        let path = format!("/run/rig/{}.output", self.name);
         if self.host.has(&path) { self.host.read(&path) } else { String::new() }
     }
 
@@ -52,7 +52,7 @@ impl Capturing {
         self.host.run(format!("kill -{signal} $(cat /run/rig/{}.pid)", self.name));
     }
 
-    /// Ends it as ctrl-C does; packets that it had, and those that it lost.
+    /// Ends it as ctrl-C does; returns the number of captured and of lost packets.
     fn finish(mut self) -> (u64, u64) {
         self.signal("INT");
         self.ended()
@@ -60,20 +60,20 @@ impl Capturing {
 
     fn ended(&mut self) -> (u64, u64) {
         let status = self.child.wait().expect("a child can be waited for");
-        let said = self.said();
-        assert!(status.success(), "{status}: {said}");
-        let words: Vec<&str> = said.lines().last().unwrap_or("").split(' ').collect();
+        let output = self.output();
+        assert!(status.success(), "{status}: {output}");
+        let words: Vec<&str> = output.lines().last().unwrap_or("").split(' ').collect();
         match words[..] {
             ["linerate:", packets, "packets", "captured,", dropped, "dropped", ..] => {
                 (packets.parse().expect("a number"), dropped.parse().expect("a number"))
             }
-            _ => panic!("{said}"),
+            _ => panic!("{output}"),
         }
     }
 }
 
-/// Each packet of a file, as tcpdump tells it.
-fn told(host: &Host, file: &str) -> Vec<String> {
+/// Each packet of a file, as tcpdump prints it.
+fn packets_of(host: &Host, file: &str) -> Vec<String> {
     let text = host.run(format!("tcpdump -n -r {file} 2>/dev/null"));
     text.lines().map(str::to_owned).collect()
 }
@@ -82,7 +82,7 @@ fn count(packets: &[String], words: &[&str]) -> usize {
     packets.iter().filter(|packet| words.iter().all(|word| packet.contains(word))).count()
 }
 
-/// The bytes of TCP that went to this address.
+/// The bytes of TCP to this address.
 fn payload(packets: &[String], to: &str) -> u64 {
     let to = format!(" > {to}.");
     let tcp = packets.iter().filter(|packet| packet.contains(&to) && packet.contains("Flags"));
@@ -108,9 +108,9 @@ fn tcpdump_reads_both_ways_of_a_ping_and_of_a_stream() {
     let ((packets, dropped), (of_cut, _)) = (whole.finish(), cut.finish());
 
     assert_eq!(host.run("stat -c %a /run/rig/whole").trim(), "600");
-    let seen = told(host, "/run/rig/whole");
+    let seen = packets_of(host, "/run/rig/whole");
     assert_eq!((seen.len() as u64, dropped), (packets, 0));
-    assert_eq!(told(host, "/run/rig/cut").len() as u64, of_cut);
+    assert_eq!(packets_of(host, "/run/rig/cut").len() as u64, of_cut);
     let source = left.inner.of(Family::V4);
     for (kind, from, to) in [("request", source, target), ("reply", target, source)] {
         let words = [format!("IP {from} > {to}: ICMP echo {kind}")];
@@ -121,7 +121,7 @@ fn tcpdump_reads_both_ways_of_a_ping_and_of_a_stream() {
     let longest =
         seen.iter().filter_map(|packet| packet.rsplit_once("length ")?.1.parse::<u64>().ok());
     let longest = longest.max().unwrap_or_default();
-    assert!(longest > 1420 || forced_off().is_some(), "super-packets are whole: {longest}");
+    assert!(longest > 1420 || forced_off().is_some(), "super-packets are unsplit: {longest}");
     let [all, less] = ["whole", "cut"].map(|name| {
         let size = host.run(format!("stat -c %s /run/rig/{name}"));
         size.trim().parse::<u64>().expect("a size")
@@ -130,7 +130,7 @@ fn tcpdump_reads_both_ways_of_a_ping_and_of_a_stream() {
 }
 
 #[test]
-fn a_pipe_ends_by_itself_and_a_capture_that_cannot_be_is_refused() {
+fn a_pipe_ends_by_itself_and_an_impossible_capture_is_refused() {
     let pair = Pair::linerate();
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
@@ -145,7 +145,7 @@ fn a_pipe_ends_by_itself_and_a_capture_that_cannot_be_is_refused() {
     let (capture, peer) = (format!("{} capture {INTERFACE}", program.display()), &right.key.public);
     let seen = host.run(format!("{capture} -c 4 --peer {peer} | tcpdump -n -r - 2>/dev/null"));
     assert_eq!(seen.lines().filter(|line| line.contains("ICMP echo")).count(), 4, "{seen}");
-    // A reader that has enough before the capture does.
+    // A reader that ends before the capture.
     let seen = host.run(format!("{capture} | tcpdump -n -c 2 -r - 2>/dev/null"));
     assert_eq!(seen.lines().count(), 2, "{seen}");
     pings.kill().and_then(|()| pings.wait()).expect("it was started");
@@ -162,7 +162,7 @@ fn a_pipe_ends_by_itself_and_a_capture_that_cannot_be_is_refused() {
         let refused = host.attempt(format!("{} {arguments}", program.display()));
         assert!(!refused.ok && refused.stderr.contains(why), "{why}: {refused:?}");
     }
-    assert!(!host.has("/run/rig/none"), "what is refused makes no file");
+    assert!(!host.has("/run/rig/none"), "a refused capture creates no file");
     for capturing in many {
         assert_eq!(capturing.finish().1, 0);
     }
@@ -172,7 +172,7 @@ fn a_pipe_ends_by_itself_and_a_capture_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_reader_that_stalls_loses_packets_and_the_traffic_none_and_memory_comes_back() {
+fn a_stalled_reader_loses_packets_without_affecting_traffic_or_leaking() {
     let pair = Pair::linerate();
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
@@ -197,11 +197,11 @@ fn a_reader_that_stalls_loses_packets_and_the_traffic_none_and_memory_comes_back
         };
         (value("VmRSS:") << 10, value("Threads:"))
     };
-    // What the first traffic takes is no capture's.
+    // Memory for the first traffic does not belong to a capture.
     stream(5001);
     let (memory, threads) = status();
 
-    // Nobody reads the pipe.
+    // The pipe is not read.
     let mut stalled = Capturing::start(&left.host, "stalled", "wg0", Stdio::piped());
     let mut killed = Capturing::start(&left.host, "killed", "wg0", Stdio::piped());
     stream(5002);
@@ -219,10 +219,10 @@ fn a_reader_that_stalls_loses_packets_and_the_traffic_none_and_memory_comes_back
     assert!((WAITING / 2..WAITING + (2 << 20)).contains(&(bytes.len() as u64)), "{}", bytes.len());
     let file = left.host.outside("/run/rig/late");
     File::create(file).and_then(|mut file| file.write_all(&bytes)).expect("a file");
-    assert_eq!(told(&left.host, "/run/rig/late").len() as u64, packets);
+    assert_eq!(packets_of(&left.host, "/run/rig/late").len() as u64, packets);
 
-    // Of what the two had, the allocator may keep a part for the next.
-    eventually("threads end and memory is given back", PATIENCE, || {
+    // The allocator may retain a part of the freed memory.
+    eventually("threads end and memory is freed", PATIENCE, || {
         let (now, now_threads) = status();
         now_threads == threads && now < memory + WAITING
     });
@@ -234,7 +234,7 @@ fn a_reader_that_stalls_loses_packets_and_the_traffic_none_and_memory_comes_back
 }
 
 #[test]
-fn what_a_proxy_with_its_own_stack_carries_is_seen_although_no_interface_is_there() {
+fn packets_of_a_proxy_with_its_own_stack_are_captured() {
     let (left, right) = Pair::hosts(1500);
     let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
     let key = Key::generate();
@@ -267,7 +267,7 @@ fn what_a_proxy_with_its_own_stack_carries_is_seen_although_no_interface_is_ther
     left.run(format!("{} ping -c 1 wg0 10.9.0.2", program.display()));
     served.expect("a thread").join().expect("it served");
     assert_eq!(capturing.finish().1, 0);
-    let seen = told(&left, "/run/rig/proxy");
+    let seen = packets_of(&left, "/run/rig/proxy");
     for words in [
         ["IP 10.9.0.1.", "10.9.0.2.5001: Flags [S"],
         ["IP 10.9.0.2.5001", "Flags [S."],
@@ -278,10 +278,10 @@ fn what_a_proxy_with_its_own_stack_carries_is_seen_although_no_interface_is_ther
     }
     assert!(payload(&seen, "10.9.0.1") >= 100_000);
 
-    // What has nobody to capture from any more says so.
+    // A capture whose process has ended reports it.
     let mut left_over = Capturing::start(&left, "over", "wg0 -w /run/rig/over", Stdio::null());
     left.run(format!("{} down wg0", program.display()));
     assert!(proxy.wait().expect("it was started").success());
     assert!(!left_over.child.wait().expect("it was started").success());
-    assert!(left_over.said().contains("it has exited"), "{}", left_over.said());
+    assert!(left_over.output().contains("it has exited"), "{}", left_over.output());
 }

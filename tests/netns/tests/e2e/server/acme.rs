@@ -1,4 +1,4 @@
-//! A certificate of a real authority: pebble, by both challenges, and once more before it expires.
+//! A certificate of a real authority: pebble, by both challenges, and its renewal.
 
 use netns::{Certificate, Host, Service, Switch, Tailnet, eventually, serve_names};
 
@@ -6,7 +6,7 @@ use super::{PATIENCE, start};
 
 const NAME: &str = "net.test";
 
-/// pebble on the coordinator's host, whose certificates live so many seconds; nothing where it is not
+/// Runs pebble on the coordinator's host, with certificates of this lifetime; `None` if it is not
 /// built, which is announced.
 fn authority(host: &Host, seconds: u32) -> Option<Service> {
     let Some(program) = netns::peer("pebble") else {
@@ -37,10 +37,13 @@ fn authority(host: &Host, seconds: u32) -> Option<Service> {
         "127.0.0.1:53",
     ]
     .map(str::to_owned);
-    Some(Service::start(host, "pebble", words).until(|| host.listens(14000) && host.listens(15000)))
+    Some(
+        Service::start(host, "pebble", words)
+            .wait_until(|| host.listens(14000) && host.listens(15000)),
+    )
 }
 
-/// A server with a certificate of this authority's.
+/// Configures the server to use this authority.
 fn with_acme(tailnet: &mut Tailnet, more: &str) {
     for key in ["tls_certificate", "tls_key"] {
         let file = if key == "tls_key" { "tls.key" } else { "tls.pem" };
@@ -54,11 +57,11 @@ fn with_acme(tailnet: &mut Tailnet, more: &str) {
     ));
 }
 
-/// The certificate that a client is shown who trusts the authority; nothing while none is.
-fn shown(host: &Host) -> Option<String> {
+/// The certificate that a client sees that trusts the authority; `None` without one.
+fn served_certificate(host: &Host) -> Option<String> {
     let root =
         "curl -sS --cacert /run/rig/ca.pem https://10.1.0.1:15000/roots/0 >/run/rig/root.pem";
-    // The authority may be gone; its root is known by then.
+    // The authority may have ended; its root is stored by then.
     host.attempt(format!("[ -s /run/rig/root.pem ] || {root}"));
     let asked = host.attempt(format!(
         "curl -sSv --cacert /run/rig/root.pem --resolve {NAME}:443:10.1.0.1 https://{NAME}/health \
@@ -70,26 +73,28 @@ fn shown(host: &Host) -> Option<String> {
 }
 
 #[test]
-fn an_authority_gives_a_certificate_and_gives_it_anew_and_a_restart_needs_none() {
+fn a_certificate_is_issued_renewed_and_reused_after_a_restart() {
     let Some(mut tailnet) = start() else { return };
     let host = tailnet.coordinator.host.clone();
     let Some(authority) = authority(&host, 36) else { return };
     with_acme(&mut tailnet, "");
     let mut first = None;
     eventually("there is a certificate", PATIENCE, || {
-        first = shown(&host);
+        first = served_certificate(&host);
         first.is_some()
     });
-    // After two thirds of its life.
-    eventually("there is another", PATIENCE, || shown(&host).is_some_and(|now| Some(now) != first));
+    // After two thirds of its lifetime.
+    eventually("there is another", PATIENCE, || {
+        served_certificate(&host).is_some_and(|now| Some(now) != first)
+    });
     drop(authority);
-    tailnet.coordinator.start_again();
-    eventually("it has what it had", PATIENCE, || shown(&host).is_some());
+    tailnet.coordinator.restart();
+    eventually("it has the same certificate", PATIENCE, || served_certificate(&host).is_some());
     assert!(tailnet.coordinator.log().contains("ACME: the certificate is in force"));
 }
 
 #[test]
-fn an_authority_is_answered_without_tls_where_that_is_asked_for() {
+fn the_http_challenge_is_answered_without_tls() {
     let Some(mut tailnet) = start() else { return };
     let host = tailnet.coordinator.host.clone();
     let Some(_authority) = authority(&host, 3600) else { return };
@@ -97,5 +102,5 @@ fn an_authority_is_answered_without_tls_where_that_is_asked_for() {
         .coordinator
         .change("listen = [\"[::]:443\"]", "listen = [\"[::]:443\"]\nlisten_plain = [\"[::]:80\"]");
     with_acme(&mut tailnet, "challenge = \"http-01\"");
-    eventually("there is a certificate", PATIENCE, || shown(&host).is_some());
+    eventually("there is a certificate", PATIENCE, || served_certificate(&host).is_some());
 }

@@ -1,4 +1,5 @@
-//! Routers that answer the coordinator and carry nothing lose their network; sound ones keep it.
+//! A network leaves a router that answers the coordinator but forwards nothing, and stays at a
+//! healthy one.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use super::policy::set;
 use super::routers::{BEHIND, NETWORK, primary, router};
 use super::{PATIENCE, join, start};
 
-/// The relay's port: not the coordinator's, so that one can be cut off without the other.
+/// The relay's port, which differs from the coordinator's so that either can be cut off alone.
 const RELAY: &str = "listen = [\"[::]:8443\"]";
 
-/// Has no data come in or go out by the uplink, directly or by the relay.
+/// Drops all data on the uplink, direct or relayed.
 const CUT: &str = "
 table inet cut {
   chain in {
@@ -30,8 +31,8 @@ table inet cut {
 }
 ";
 
-/// How soon a network has moved: three seconds of rest, four for one node and four for two others; and
-/// time for the clients of a machine that is busy.
+/// Time until a network has moved: a pause of three seconds, four for one node and four for two
+/// others; plus a margin for clients on a busy machine.
 const SOON: Duration = Duration::from_secs(25);
 
 /// Two routers of a network, and two nodes.
@@ -72,67 +73,68 @@ impl World {
         ping(&self.client.host, format!("-c 1 -W 1 {BEHIND}")).is_complete()
     }
 
-    fn says(&self, what: &str) -> usize {
+    fn count_in_log(&self, what: &str) -> usize {
         self.tailnet.coordinator.log().matches(what).count()
     }
 
-    /// Nothing moves for so many seconds.
-    fn is_still(&self, seconds: u32, whose: &str) {
-        let lost = self.says("no data reaches");
+    /// Checks that nothing changes for `seconds` seconds.
+    fn expect_no_change(&self, seconds: u32, whose: &str) {
+        let lost = self.count_in_log("no data reaches");
         let pings = ping(&self.client.host, format!("-c {} -i 0.2 -W 1 {BEHIND}", seconds * 5));
         assert!(pings.is_complete(), "{}", pings.text);
         assert_eq!(
-            (primary(&self.tailnet), self.says("no data reaches")),
+            (primary(&self.tailnet), self.count_in_log("no data reaches")),
             (vec![json!(whose)], lost)
         );
     }
 
-    fn moves_to(&self, whose: &str) {
+    fn expect_move(&self, whose: &str) {
         let watch = Stopwatch::start();
-        assert!(!self.is_reached(), "it goes to the router that carries nothing");
+        assert!(!self.is_reached(), "it still uses the router that forwards nothing");
         eventually(&format!("the network is reached by the {whose}"), SOON, || self.is_reached());
         announce(&format!("a network moved in {:.1} s", watch.elapsed().as_secs_f64()));
         assert_eq!(primary(&self.tailnet), [whose]);
-        assert_eq!(self.says("does not answer"), 0, "they all answer the coordinator");
+        assert_eq!(self.count_in_log("does not answer"), 0, "they all answer the coordinator");
     }
 
-    fn carries_again(&self, times: usize) {
+    fn expect_recovery(&self, times: usize) {
         eventually("data reaches it again", PATIENCE, || {
-            self.says("again") >= 2 * times && self.says("data reaches the router") >= times
+            self.count_in_log("again") >= 2 * times
+                && self.count_in_log("data reaches the router") >= times
         });
     }
 }
 
 #[test]
-fn a_network_leaves_stock_routers_whose_data_is_cut_and_not_sound_ones() {
+fn a_network_leaves_stock_routers_without_data_but_not_healthy_ones() {
     let Some(world) = World::start(MemberKind::Tailscaled, MemberKind::Tailscaled) else { return };
-    world.is_still(30, "first");
+    world.expect_no_change(30, "first");
     let rules = world.first.host.write("cut", CUT);
     world.first.host.run(format!("nft -f {rules}"));
-    world.moves_to("second");
+    world.expect_move("second");
 
     world.first.host.run("nft delete table inet cut");
-    world.carries_again(1);
-    world.is_still(15, "second");
+    world.expect_recovery(1);
+    world.expect_no_change(15, "second");
 
     let rules = world.second.host.write("cut", CUT);
     world.second.host.run(format!("nft -f {rules}"));
-    world.moves_to("first");
+    world.expect_move("first");
 }
 
 #[test]
-fn a_network_leaves_a_linerate_whose_data_plane_is_stopped_and_its_agent_answers() {
+fn a_network_leaves_a_linerate_whose_data_plane_is_stopped() {
     let Some(world) = World::start(MemberKind::Linerate, MemberKind::Linerate) else { return };
-    world.is_still(15, "first");
+    world.expect_no_change(15, "first");
     let data_plane = world.first.pid();
     world.first.host.run(format!("kill -STOP {data_plane}"));
-    world.moves_to("second");
+    world.expect_move("second");
     world.first.host.run(format!("kill -CONT {data_plane}"));
-    world.carries_again(1);
-    world.is_still(15, "second");
-    // It reaches no other node, and condemns none.
+    world.expect_recovery(1);
+    world.expect_no_change(15, "second");
+    // It reaches no other node, and blames none.
     world.other.host.run(format!("kill -STOP {}", world.other.pid()));
-    world.is_still(20, "second");
+    world.expect_no_change(20, "second");
 }
 
 #[test]
@@ -149,7 +151,7 @@ fn stock_nodes_and_linerate_ping_each_other_through_the_tunnel() {
             });
         }
     }
-    // No host saw a message of the protocol, which none knows.
+    // No host received a message of the protocol, which the kernel does not support.
     for member in [&ours, &more] {
         let count = "nstat -asz IpInUnknownProtos | awk '/^IpInUnknownProtos/ { print $2 }'";
         assert_eq!(member.host.run(count).trim(), "0");

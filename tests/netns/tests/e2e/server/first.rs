@@ -1,4 +1,4 @@
-//! A server that nobody configured.
+//! A server without configuration.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::server::start;
 const LOG: &str = "/run/rig/alone.log";
 
 #[test]
-fn one_command_hosts_a_network_and_prints_how_machines_join() {
-    // For its switch.
+fn one_command_hosts_a_network_and_prints_the_join_command() {
+    // Only its switch is used.
     let Some(tailnet) = start() else { return };
     let host = tailnet.host("host", Uplink::Switch);
-    // So that it uses nothing of the machine's that runs the tests.
+    // The server must not use files of the machine that runs the tests.
     let places = "state_dir = \"/run/rig/alone\"\nsocket = \"/run/rig/alone/socket\"\n";
     let file = host.write("alone.toml", places);
-    let program = CoordinatorKind::Linerate.program().expect("it is there: the network started");
+    let program = CoordinatorKind::Linerate.program().expect("it exists: the network started");
     let program = program.to_str().expect("paths of tests are text").to_owned();
     let says = |what: &str| host.has(LOG) && host.read(LOG).contains(what);
     let serve = || {
@@ -24,8 +24,8 @@ fn one_command_hosts_a_network_and_prints_how_machines_join() {
         Service::start(&host, "alone", words)
     };
     let is_fingerprint = |word: &str| word.split(':').filter(|pair| pair.len() == 2).count() == 32;
-    // It stands behind the link.
-    let server = serve().until(|| {
+    // It is printed after the link.
+    let server = serve().wait_until(|| {
         says("SHA-256 fingerprint") && host.read(LOG).split_whitespace().any(is_fingerprint)
     });
     let text = host.read(LOG);
@@ -38,14 +38,14 @@ fn one_command_hosts_a_network_and_prints_how_machines_join() {
     assert_eq!((url, key), (&theirs[3], &theirs[5]));
     assert!(url.starts_with("http://10."), "{url}");
 
-    // A browser keeps the page's cookie for TLS alone.
+    // Browsers store the page's cookie only with TLS.
     let link = text.split_whitespace().find(|word| word.contains("/admin/login#"));
     let link = link.expect("a link is printed");
     assert!(link.starts_with("https://10."), "{link}");
     let asked = format!("curl -sk -o /dev/null -w %{{http_code}} {link}");
     assert_eq!(host.run(asked).trim(), "200");
 
-    // One that has the relay alone: whose certificate is known by its hash.
+    // A member that only has the relay, whose certificate is identified by its hash.
     let one = tailnet.host("one", Uplink::Behind(Nat::WithoutUdp));
     let one = Member::join_at(url, key, one, MemberKind::Tailscaled, "");
     let other = tailnet.host("other", Uplink::Switch);
@@ -56,14 +56,14 @@ fn one_command_hosts_a_network_and_prints_how_machines_join() {
     assert_eq!(other.path_to(&one), Path::Relay("linerate".to_owned()));
 
     drop(server);
-    let _server = serve().until(|| says("serving http://"));
+    let _server = serve().wait_until(|| says("serving http://"));
     one.reaches(&other, Family::V4);
     assert!(!says("linerate join"), "the network has its machines: {}", host.read(LOG));
 }
 
-/// At a private address they ask the same port again, so this one is public for them.
+/// Stock clients retry a private address on the same port, so this address is public.
 #[test]
-fn a_stock_client_comes_back_to_a_public_address_without_tls_after_a_restart() {
+fn a_stock_client_reconnects_to_a_public_address_without_tls() {
     let Some(tailnet) = start() else { return };
     let public = |name: &str, number: u8| {
         let host = tailnet.host(name, Uplink::Switch);
@@ -76,11 +76,11 @@ fn a_stock_client_comes_back_to_a_public_address_without_tls_after_a_restart() {
         "server_url = \"http://203.0.113.1:8080\"\nstate_dir = \"/run/rig/alone\"\n\
          socket = \"/run/rig/alone/socket\"\n",
     );
-    let program = CoordinatorKind::Linerate.program().expect("it is there: the network started");
+    let program = CoordinatorKind::Linerate.program().expect("it exists: the network started");
     let program = program.to_str().expect("paths of tests are text").to_owned();
     let serve = || {
         let words = [program.as_str(), "--config", &file, "serve"];
-        Service::start(&host, "alone", words).until(|| {
+        Service::start(&host, "alone", words).wait_until(|| {
             host.has(LOG) && host.read(LOG).contains("serving http://") && host.listens(443)
         })
     };
@@ -99,7 +99,7 @@ fn a_stock_client_comes_back_to_a_public_address_without_tls_after_a_restart() {
         nodes[0]["online"] == true
     };
     eventually("the client is back", Duration::from_secs(60), is_online);
-    // It counts an interruption of the last minutes, and asks port 443 alone.
+    // It remembers an interruption of the last minutes, and only tries port 443.
     let log = member.host.read("/run/rig/tailscaled.log");
     assert!(log.contains("forcing port 443"), "{log}");
 }

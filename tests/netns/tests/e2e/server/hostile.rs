@@ -1,5 +1,5 @@
-//! Who means harm at the server's door: others do not notice, and the server's memory is bounded.
-//! Two nodes talk by its relay all the while.
+//! Attacks on the server: other clients are unaffected, and the server's memory is bounded. Two
+//! nodes exchange packets through its relay meanwhile.
 
 mod attacker;
 mod memory;
@@ -17,20 +17,20 @@ use tokio::task::JoinSet;
 use self::attacker::{Attacker, machine, post, registration};
 use super::{PATIENCE, join, number, start};
 
-/// What the server's memory of its own may grow by, in bytes. The most connections that are held at once
-/// here, 1,500 that register and 4,000 that say nothing, take 85 to 120 MB.
+/// Limit of the growth of the server's anonymous memory, in bytes. The largest numbers of
+/// connections here, 1,500 that register and 4,000 silent ones, take 85 to 120 MB.
 const BOUND: u64 = 160 << 20;
 /// Highest loss of pings through the relay, in percent.
 const LOSS: usize = 1;
 
-struct Besieged {
+struct Attacked {
     tailnet: Tailnet,
     members: [Member; 2],
     attacker: Host,
     before: u64,
 }
 
-fn besieged() -> Option<Besieged> {
+fn attacked_network() -> Option<Attacked> {
     let tailnet = start()?;
     let members = [("one", MemberKind::Tailscaled), ("other", MemberKind::Linerate)];
     let members = members.map(|(name, kind)| {
@@ -40,17 +40,17 @@ fn besieged() -> Option<Besieged> {
     members[0].reaches(&members[1], Family::V4);
     let attacker = tailnet.host("attacker", Uplink::Switch);
     let before = memory(&tailnet);
-    Some(Besieged { tailnet, members, attacker, before })
+    Some(Attacked { tailnet, members, attacker, before })
 }
 
-impl Besieged {
-    /// Attacks, while pings pass the relay and a newcomer joins.
+impl Attacked {
+    /// Attacks while pings pass the relay and another node joins.
     fn attack<F: Future<Output = ()>>(&self, attack: impl FnOnce(Attacker) -> F + Send) {
         let target = format!("-i 0.02 {}", self.members[1].addresses.of(Family::V4));
         let pinging = Pinging::start(&self.members[0].host, "hostile", &target);
-        pinging.goes_on(10, PATIENCE);
+        pinging.wait_for_replies(10, PATIENCE);
         Attacker::run(&self.attacker, attack);
-        pinging.goes_on(10, PATIENCE);
+        pinging.wait_for_replies(10, PATIENCE);
         let pings = pinging.finish();
         let lost = pings.lost();
         assert!(lost.len() * 100 <= LOSS * pings.sent as usize, "{lost:?} of {} lost", pings.sent);
@@ -67,7 +67,7 @@ fn memory(tailnet: &Tailnet) -> u64 {
     memory_in(&status(tailnet))
 }
 
-/// The file that says how much memory the server has.
+/// Path of the server's status file.
 fn status(tailnet: &Tailnet) -> PathBuf {
     let host = &tailnet.coordinator.host;
     let pid = host.read("/run/rig/coordinator.pid");
@@ -83,15 +83,15 @@ fn memory_in(status: &Path) -> u64 {
 
 #[test]
 fn garbage_at_every_layer_is_refused() {
-    let Some(besieged) = besieged() else { return };
-    besieged.attack(async |attacker| {
+    let Some(attacked_network) = attacked_network() else { return };
+    attacked_network.attack(async |attacker| {
         let mut random = Random::new(7);
         let mut garbage =
             |len: usize| (0..len).map(|_| random.below(256) as u8).collect::<Vec<u8>>();
         for round in 0..100 {
             let mut bare = attacker.tcp().await.expect("the server listens");
             let _ = bare.write_all(&garbage(600)).await;
-            attacker.says(&garbage(300)).await;
+            attacker.answer_to(&garbage(300)).await;
             let (_, mut message) = Attacker::first_message(&machine(1), &attacker.server);
             message[5 + round % 96] ^= 1;
             let refused = attacker.upgrade(&message).await;
@@ -116,7 +116,7 @@ fn first(attacker: &Attacker) -> Vec<u8> {
     Attacker::first_message(&machine(1), &attacker.server).1
 }
 
-/// What comes behind an upgrade.
+/// All data behind an upgrade.
 async fn answer_of(stream: Option<attacker::Tls>) -> Vec<u8> {
     let mut answer = Vec::new();
     if let Some(mut stream) = stream {
@@ -126,9 +126,9 @@ async fn answer_of(stream: Option<attacker::Tls>) -> Vec<u8> {
 }
 
 #[test]
-fn slow_clients_and_giant_requests_cost_little_and_are_ended() {
-    let Some(besieged) = besieged() else { return };
-    besieged.attack(async |attacker| {
+fn slow_clients_and_giant_requests_are_cheap_and_are_disconnected() {
+    let Some(attacked_network) = attacked_network() else { return };
+    attacked_network.attack(async |attacker| {
         let mut slow = JoinSet::new();
         for number in 0..300 {
             let attacker = attacker.clone();
@@ -145,9 +145,9 @@ fn slow_clients_and_giant_requests_cost_little_and_are_ended() {
             });
         }
         let giant = format!("GET /key HTTP/1.1\r\nX-Long: {}\r\n\r\n", "a".repeat(4 << 20));
-        assert!(!attacker.says(giant.as_bytes()).await.contains("publicKey"));
+        assert!(!attacker.answer_to(giant.as_bytes()).await.contains("publicKey"));
         let head = "POST /verify HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
-        let said = attacker.says(format!("{head}{}", "a".repeat(1_000_000)).as_bytes()).await;
+        let said = attacker.answer_to(format!("{head}{}", "a".repeat(1_000_000)).as_bytes()).await;
         assert!(said.contains("413"), "{said}");
         let to = attacker.http2(&machine(3)).await.expect("Noise with any key");
         let mut giants = JoinSet::new();
@@ -160,18 +160,18 @@ fn slow_clients_and_giant_requests_cost_little_and_are_ended() {
         }
         let statuses = giants.join_all().await;
         assert!(statuses.iter().all(|status| status.is_none_or(|status| status == 413)));
-        assert!(slow.join_all().await.into_iter().all(|ended| ended), "none is kept for ever");
+        assert!(slow.join_all().await.into_iter().all(|ended| ended), "every connection ends");
     });
 }
 
 #[test]
-fn keys_of_others_and_replayed_messages_are_of_no_use() {
-    let Some(besieged) = besieged() else { return };
-    let nodes = besieged.tailnet.coordinator.nodes();
+fn keys_of_others_and_replayed_messages_are_rejected() {
+    let Some(attacked_network) = attacked_network() else { return };
+    let nodes = attacked_network.tailnet.coordinator.nodes();
     let before = nodes.len();
     let theirs = nodes[0]["node_key"].as_str().expect("a node has a key").to_owned();
-    let used = besieged.tailnet.coordinator.new_auth_key("");
-    besieged.attack(async |attacker| {
+    let used = attacked_network.tailnet.coordinator.new_auth_key("");
+    attacked_network.attack(async |attacker| {
         let to = attacker.http2(&machine(4)).await.expect("Noise with any key");
         let claim = json!({ "Version": 131, "NodeKey": theirs, "Hostinfo": {} });
         let (_, answer) = post(&to, "/machine/register", claim.to_string()).await.expect("a no");
@@ -182,7 +182,7 @@ fn keys_of_others_and_replayed_messages_are_of_no_use() {
         let map = json!({ "Version": 131, "NodeKey": theirs, "OmitPeers": true, "Stream": false });
         assert_eq!(post(&to, "/machine/map", map.to_string()).await.expect("a no").0, 404);
 
-        // A key that is used up makes no second node, whoever repeats what made the first.
+        // A used key creates no second node, whoever repeats the registration.
         let mut with_key = registration(1);
         with_key["Auth"] = json!({ "AuthKey": used });
         let (_, made) = post(&to, "/machine/register", with_key.to_string()).await.expect("a yes");
@@ -196,13 +196,14 @@ fn keys_of_others_and_replayed_messages_are_of_no_use() {
             assert_eq!(answer["MachineAuthorized"], false, "{answer}");
         }
 
-        // The first message of another's connection, once more: nothing can be said behind it.
+        // The first message of another connection is replayed, and nothing can be sent after it.
         let recorded = first(&attacker);
         for _ in 0..50 {
-            let mut stream = attacker.upgrade(&recorded).await.expect("the server cannot know");
+            let mut stream =
+                attacker.upgrade(&recorded).await.expect("the server accepts the first message");
             let _ = stream.write_all(&[4, 0, 100]).await;
             let _ = stream.write_all(&[0; 100]).await;
-            // The reply of Noise and the first frame of HTTP/2, and no more.
+            // Only the reply of Noise and the first frame of HTTP/2.
             let said = answer_of(Some(stream)).await;
             assert!(said.len() < 1024, "{} bytes", said.len());
         }
@@ -211,20 +212,20 @@ fn keys_of_others_and_replayed_messages_are_of_no_use() {
         let refused = answer_of(attacker.upgrade(&message).await).await;
         assert!(refused.first() != Some(&2), "for another server");
     });
-    assert_eq!(besieged.tailnet.coordinator.nodes().len(), before + 1);
+    assert_eq!(attacked_network.tailnet.coordinator.nodes().len(), before + 1);
 }
 
 #[test]
-fn floods_of_connections_and_registrations_leave_others_their_places() {
-    let Some(besieged) = besieged() else { return };
-    let tailnet = &besieged.tailnet;
+fn floods_of_connections_and_registrations_do_not_block_others() {
+    let Some(attacked_network) = attacked_network() else { return };
+    let tailnet = &attacked_network.tailnet;
     let waiting = Member::start(tailnet.host("guest", Uplink::Switch), MemberKind::Tailscaled);
     let url = tailnet.coordinator.url();
     let up = format!("up --login-server={url} --hostname=guest --timeout=3s");
     let said = waiting.tailscale(&up).stderr;
     let link = said.split_whitespace().find(|word| word.contains("/register/"));
     let waits = link.and_then(|link| link.rsplit('/').next()).expect("a link").to_owned();
-    besieged.attack(async |attacker| {
+    attacked_network.attack(async |attacker| {
         let mut flood = JoinSet::new();
         for number in 0..1500_u32 {
             let attacker = attacker.clone();
@@ -232,12 +233,12 @@ fn floods_of_connections_and_registrations_leave_others_their_places() {
                 let to = attacker.http2(&machine(100 + number)).await?;
                 let request = registration(100 + number).to_string();
                 let answer = post(&to, "/machine/register", request).await;
-                // It stays connected until all have asked.
+                // It stays connected until all have registered.
                 answer.map(|_| to)
             });
         }
         let kept: Vec<_> = flood.join_all().await.into_iter().flatten().collect();
-        println!("{} registrations wait, or made room", kept.len());
+        println!("{} registrations wait or were evicted", kept.len());
         assert!(kept.len() > 1000, "the flood comes in: {}", kept.len());
         let mut bare = Vec::new();
         for _ in 0..4000 {
@@ -245,13 +246,13 @@ fn floods_of_connections_and_registrations_leave_others_their_places() {
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
         let one = attacker.http2(&machine(1)).await;
-        assert!(one.is_some(), "who comes last is let in");
+        assert!(one.is_some(), "the last one is admitted");
     });
     tailnet.coordinator.command(&format!("nodes register --user rig --key {waits}"));
-    eventually("who waited before the flood is let in", PATIENCE, || {
+    eventually("a client from before the flood is admitted", PATIENCE, || {
         waiting.status()["BackendState"] == "Running"
     });
     let late = join(tailnet, "late", MemberKind::Linerate, "");
-    late.reaches(&besieged.members[0], Family::V4);
+    late.reaches(&attacked_network.members[0], Family::V4);
     assert!(number(tailnet, "late") > 0);
 }

@@ -1,4 +1,4 @@
-//! Nodes that log out, come again, expire, are deleted, renamed or tagged.
+//! Nodes that log out, reconnect, expire, and are deleted, renamed or tagged.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
@@ -9,7 +9,7 @@ use super::{PATIENCE, is_online, join, number, start};
 
 const BOTH: [MemberKind; 2] = [MemberKind::Tailscaled, MemberKind::Linerate];
 
-/// What a member says that it is doing.
+/// The state of a member.
 fn state(member: &Member) -> String {
     member.status()["BackendState"].as_str().unwrap_or_default().to_owned()
 }
@@ -21,7 +21,7 @@ fn sees(member: &Member, name: &str) -> bool {
 }
 
 #[test]
-fn a_stock_client_that_logs_out_must_log_in_and_has_its_address_again() {
+fn a_stock_client_gets_its_address_again_after_a_logout_and_login() {
     let Some(tailnet) = start() else { return };
     let one = join(&tailnet, "one", MemberKind::Tailscaled, "");
     let other = join(&tailnet, "other", MemberKind::Linerate, "");
@@ -54,7 +54,7 @@ fn a_node_whose_key_expires_or_that_is_deleted_must_log_in() {
     eventually("a node whose time was extended runs", PATIENCE, || state(&theirs) == "Running");
     ours.reaches(&theirs, Family::V4);
     coordinator.command(&format!("nodes delete -i {id} --force"));
-    eventually("its peers know", PATIENCE, || !sees(&ours, "theirs"));
+    eventually("its peers are notified", PATIENCE, || !sees(&ours, "theirs"));
     eventually("a deleted node needs a login", PATIENCE, || state(&theirs) == "NeedsLogin");
     let again = theirs.log_in(coordinator.url(), coordinator.auth_key(), "--force-reauth");
     assert!(again.ok, "{again:?}");
@@ -62,7 +62,7 @@ fn a_node_whose_key_expires_or_that_is_deleted_must_log_in() {
 }
 
 #[test]
-fn names_are_unique_and_follow_the_administrator() {
+fn names_are_unique_and_the_administrator_changes_them() {
     let Some(tailnet) = start() else { return };
     let one = join(&tailnet, "same", MemberKind::Tailscaled, "");
     let other = join(&tailnet, "other", MemberKind::Tailscaled, "");
@@ -79,7 +79,7 @@ fn names_are_unique_and_follow_the_administrator() {
 }
 
 #[test]
-fn an_ephemeral_node_is_forgotten_when_it_logs_out() {
+fn an_ephemeral_node_is_deleted_at_its_logout() {
     let Some(tailnet) = start() else { return };
     let one = join(&tailnet, "one", MemberKind::Linerate, "");
     let host = tailnet.host("brief", netns::Uplink::Switch);
@@ -89,21 +89,21 @@ fn an_ephemeral_node_is_forgotten_when_it_logs_out() {
     one.reaches(&brief, Family::V4);
     assert!(is_online(&tailnet, "brief"));
     assert!(brief.tailscale("logout").ok);
-    eventually("it is forgotten", PATIENCE, || {
+    eventually("it is deleted", PATIENCE, || {
         let nodes = tailnet.coordinator.nodes();
         nodes.iter().all(|node| node["given_name"] != "brief")
     });
-    eventually("its peers know", PATIENCE, || !sees(&one, "brief"));
+    eventually("its peers are notified", PATIENCE, || !sees(&one, "brief"));
 }
 
 #[test]
-fn a_machine_without_a_key_is_let_in_by_an_administrator() {
+fn a_machine_without_a_key_is_admitted_by_an_administrator() {
     let Some(tailnet) = start() else { return };
     let one = join(&tailnet, "one", MemberKind::Tailscaled, "");
     let member = Member::start(tailnet.host("guest", netns::Uplink::Switch), BOTH[0]);
     let url = tailnet.coordinator.url().to_owned();
     let said = member.tailscale(&format!("up --login-server={url} --hostname=guest --timeout=3s"));
-    assert!(!said.ok, "nobody let it in: {said:?}");
+    assert!(!said.ok, "it is not admitted yet: {said:?}");
     let number =
         said.stderr.split("/register/").nth(1).and_then(|rest| rest.split_whitespace().next());
     let number = number.unwrap_or_else(|| panic!("a URL with a number: {said:?}"));
@@ -112,9 +112,9 @@ fn a_machine_without_a_key_is_let_in_by_an_administrator() {
     eventually("its peers see it", PATIENCE, || sees(&one, "guest"));
 }
 
-/// An acknowledged command is one whose answer was printed.
+/// A command is acknowledged once its answer is printed.
 #[test]
-fn what_was_acknowledged_outlives_any_crash() {
+fn acknowledged_commands_survive_any_crash() {
     let Some(mut tailnet) = start() else { return };
     let mut acknowledged: Vec<String> = Vec::new();
     for round in 0..5 {
@@ -137,7 +137,7 @@ fn what_was_acknowledged_outlives_any_crash() {
             maker.join().expect("the maker ends when the server does")
         });
         acknowledged.extend(names);
-        tailnet.coordinator.start_again();
+        tailnet.coordinator.restart();
         check(&tailnet, &acknowledged);
     }
     assert!(acknowledged.len() >= 20, "{acknowledged:?}");
@@ -164,15 +164,15 @@ fn server_key(tailnet: &Tailnet) -> String {
 fn a_server_with_another_key_is_refused_until_the_user_accepts_it() {
     let Some(mut tailnet) = start() else { return };
     let [one, other] = ["one", "other"].map(|name| join(&tailnet, name, MemberKind::Linerate, ""));
-    one.becomes_direct(&other);
-    other.becomes_direct(&one);
+    one.wait_until_direct(&other);
+    other.wait_until_direct(&one);
     let says = |member: &Member, what| member.attempt("status").stdout.contains(what);
     let real = server_key(&tailnet);
 
     tailnet.coordinator.kill();
     let host = tailnet.coordinator.host.clone();
     host.run("cd /run/rig/coordinator && mkdir real && mv noise.key store.sqlite* real/");
-    tailnet.coordinator.start_again();
+    tailnet.coordinator.restart();
     let impostor = server_key(&tailnet);
     assert_ne!(impostor, real);
     for member in [&one, &other] {
@@ -190,9 +190,9 @@ fn a_server_with_another_key_is_refused_until_the_user_accepts_it() {
 
     tailnet.coordinator.kill();
     host.run("cd /run/rig/coordinator && rm noise.key store.sqlite* && mv real/* .");
-    tailnet.coordinator.start_again();
+    tailnet.coordinator.restart();
     eventually("the server is back", PATIENCE, || !says(&one, "impostor"));
-    eventually("the key that was accepted is another", PATIENCE, || says(&other, "impostor"));
+    eventually("the accepted key differs", PATIENCE, || says(&other, "impostor"));
     let flags = format!("--server-key={real}");
     let joined = pinned.log_in(tailnet.coordinator.url(), tailnet.coordinator.auth_key(), &flags);
     assert!(joined.ok, "{joined:?}");

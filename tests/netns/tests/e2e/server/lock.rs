@@ -1,4 +1,4 @@
-//! Tailnet lock: stock clients and linerate in one network that linerate-server hosts.
+//! Tailnet lock with stock clients and linerate in one network of linerate-server.
 
 use netns::{Family, Member, MemberKind, Tailnet, eventually};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::replicas::{Which, World};
 use super::{PATIENCE, join, number, start};
 
-/// What `tailscale lock` reads of a member, stock or linerate.
+/// The lock status of a member, stock or linerate, from `tailscale lock`.
 fn lock(member: &Member) -> Value {
     let said = member.tailscale("lock status --json");
     serde_json::from_str(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"))
@@ -16,14 +16,14 @@ fn is_on(member: &Member) -> bool {
     lock(member)["Enabled"] == true
 }
 
-/// The word that begins so in what a command says.
+/// The first word of the text with this prefix.
 fn word(text: &str, begins: &str) -> String {
     let word = text.split_whitespace().find(|word| word.starts_with(begins));
     word.unwrap_or_else(|| panic!("{begins} in {text}")).to_owned()
 }
 
 fn own_key(member: &Member) -> String {
-    // In words it stands behind the key that signed the node's.
+    // The text output shows it only after the key that signed the node's.
     let key = lock(member)["PublicKey"].as_str().expect("a key").to_owned();
     key.replacen("nlpub:", "tlpub:", 1)
 }
@@ -40,13 +40,13 @@ fn must(member: &Member, command: &str) -> String {
     done.stdout
 }
 
-/// Whether a member has a path to another at all.
-fn hears(member: &Member, other: &Member) -> bool {
+/// Whether a member reaches another.
+fn reaches_once(member: &Member, other: &Member) -> bool {
     let to = other.addresses.of(Family::V4);
     member.host.attempt(format!("ping -c 1 -W 1 {to}")).ok
 }
 
-/// Turns it on at a member, which trusts these keys; a secret that turns it off.
+/// Turns tailnet lock on at a member, with these trusted keys. Returns a disablement secret.
 fn turn_on(tailnet: &Tailnet, by: &Member, name: &str, keys: &str) -> String {
     let init = format!("lock init --confirm {keys}");
     let refused = by.tailscale(&init);
@@ -63,7 +63,7 @@ fn network(first: &str, second: &str) -> Option<(Tailnet, Member, Member)> {
 }
 
 #[test]
-fn a_stock_client_turns_it_on_signs_changes_keys_and_turns_it_off() {
+fn a_stock_client_turns_tailnet_lock_on_signs_changes_keys_and_turns_it_off() {
     let Some((tailnet, theirs, ours)) = network("theirs", "ours") else { return };
     let secret = turn_on(&tailnet, &theirs, "theirs", &own_key(&theirs));
     for member in [&theirs, &ours] {
@@ -79,13 +79,13 @@ fn a_stock_client_turns_it_on_signs_changes_keys_and_turns_it_off() {
         eventually("the third is locked out", PATIENCE, || {
             lock(member)["FilteredPeers"].to_string().contains("third")
         });
-        assert!(!hears(member, &third));
+        assert!(!reaches_once(member, &third));
     }
     must(&theirs, &format!("lock sign {} {}", node_key(&tailnet, "third"), own_key(&third)));
     for member in [&theirs, &ours] {
         member.reaches(&third, Family::V4);
     }
-    // Its next key it signs itself.
+    // It signs its next key itself.
     let before = node_key(&tailnet, "third");
     let key = tailnet.coordinator.new_auth_key("");
     let again = third.log_in(tailnet.coordinator.url(), &key, "--force-reauth");
@@ -94,20 +94,20 @@ fn a_stock_client_turns_it_on_signs_changes_keys_and_turns_it_off() {
     for member in [&theirs, &ours] {
         member.reaches(&third, Family::V4);
     }
-    // linerate's key is trusted, signs, and is trusted no more.
+    // linerate's key is trusted, signs, and is removed.
     must(&theirs, &format!("lock add {}", own_key(&ours)));
     eventually("linerate knows", PATIENCE, || {
         lock(&ours)["TrustedKeys"].as_array().map(Vec::len) == Some(2)
     });
     let fourth = join(&tailnet, "fourth", MemberKind::Tailscaled, "");
-    assert!(!hears(&theirs, &fourth));
+    assert!(!reaches_once(&theirs, &fourth));
     must(&ours, &format!("lock sign {} {}", node_key(&tailnet, "fourth"), own_key(&fourth)));
     theirs.reaches(&fourth, Family::V4);
     must(&theirs, &format!("lock remove {}", own_key(&ours)));
-    eventually("linerate's key is out", PATIENCE, || {
+    eventually("linerate's key is removed", PATIENCE, || {
         lock(&ours)["TrustedKeys"].as_array().map(Vec::len) == Some(1)
     });
-    // What it signed was signed anew.
+    // Its signatures were replaced.
     ours.reaches(&fourth, Family::V4);
     let log = must(&theirs, "lock log");
     for change in ["remove-key", "add-key", "checkpoint"] {
@@ -125,7 +125,7 @@ fn a_stock_client_turns_it_on_signs_changes_keys_and_turns_it_off() {
     ours.reaches(&fifth, Family::V4);
 }
 
-/// A linerate, by its own commands.
+/// A linerate, driven by its own commands.
 struct Signer(Member);
 
 impl Signer {
@@ -139,8 +139,8 @@ impl Signer {
         self.run(&format!("lock sign {} {}", node_key(tailnet, name), own_key(node)));
     }
 
-    /// Whether the line of the status that says so of this word is there.
-    fn says(&self, what: &str, word: &str) -> bool {
+    /// Whether the status has a line that starts with `what` and contains `word`.
+    fn status_has(&self, what: &str, word: &str) -> bool {
         let status = self.run("lock status");
         status.lines().any(|line| line.starts_with(what) && line.contains(word))
     }
@@ -151,10 +151,10 @@ fn trusted_by(member: &Member) -> usize {
 }
 
 #[test]
-fn linerate_turns_it_on_and_signs_beside_a_stock_client_and_turns_it_off() {
+fn linerate_turns_tailnet_lock_on_signs_with_a_stock_client_and_turns_it_off() {
     let Some((tailnet, theirs, ours)) = network("theirs", "ours") else { return };
     let ours = Signer(ours);
-    assert!(ours.says("tailnet lock", "off"));
+    assert!(ours.status_has("tailnet lock", "off"));
     let own = word(&ours.run("lock"), "tlpub:");
     let init = format!("lock init {own} {}", own_key(&theirs));
     let refused = ours.0.attempt(&init);
@@ -164,17 +164,17 @@ fn linerate_turns_it_on_and_signs_beside_a_stock_client_and_turns_it_off() {
     for member in [&theirs, &ours.0] {
         eventually("it is on", PATIENCE, || is_on(member));
     }
-    assert!(ours.says("tailnet lock", "on") && ours.says("this node", "signed"));
-    assert!(ours.says("trusted", &own) && ours.says("trusted", &own_key(&theirs)));
+    assert!(ours.status_has("tailnet lock", "on") && ours.status_has("this node", "signed"));
+    assert!(ours.status_has("trusted", &own) && ours.status_has("trusted", &own_key(&theirs)));
     theirs.reaches(&ours.0, Family::V4);
     // Each signs a node of the other program.
     let [third, fourth] = [("third", MemberKind::Tailscaled), ("fourth", MemberKind::Linerate)]
         .map(|(name, kind)| join(&tailnet, name, kind, ""));
     for name in ["third", "fourth"] {
-        eventually("it is locked out", PATIENCE, || ours.says("locked out", name));
+        eventually("it is locked out", PATIENCE, || ours.status_has("locked out", name));
     }
     for other in [&third, &fourth] {
-        assert!(!hears(&theirs, other) && !hears(&ours.0, other));
+        assert!(!reaches_once(&theirs, other) && !reaches_once(&ours.0, other));
     }
     ours.sign(&tailnet, "third", &third);
     must(&theirs, &format!("lock sign {} {}", node_key(&tailnet, "fourth"), own_key(&fourth)));
@@ -182,7 +182,7 @@ fn linerate_turns_it_on_and_signs_beside_a_stock_client_and_turns_it_off() {
         one.reaches(other, Family::V4);
         other.reaches(one, Family::V4);
     }
-    eventually("none is locked out", PATIENCE, || !ours.says("locked out", ""));
+    eventually("none is locked out", PATIENCE, || !ours.status_has("locked out", ""));
     keys_change(&theirs, &ours, &fourth);
     third.reaches(&fourth, Family::V4);
     assert!(!ours.0.attempt("lock disable disablement-secret:00").ok);
@@ -197,14 +197,14 @@ fn linerate_turns_it_on_and_signs_beside_a_stock_client_and_turns_it_off() {
     }
 }
 
-/// A stock client's key is trusted no more, and again; what it signed is signed anew.
+/// A stock client's key is removed and added again; its signatures are replaced.
 fn keys_change(theirs: &Member, ours: &Signer, untrusted: &Member) {
     let key = own_key(theirs);
     ours.run(&format!("lock remove {key}"));
-    eventually("the stock client knows", PATIENCE, || trusted_by(theirs) == 1);
+    eventually("the stock client is notified", PATIENCE, || trusted_by(theirs) == 1);
     theirs.reaches(untrusted, Family::V4);
     ours.run(&format!("lock add {key}"));
-    eventually("the stock client knows again", PATIENCE, || trusted_by(theirs) == 2);
+    eventually("the stock client is notified again", PATIENCE, || trusted_by(theirs) == 2);
     let refused = untrusted.attempt(&format!("lock add {}", own_key(untrusted)));
     assert!(!refused.ok && refused.stderr.contains("not trusted"), "{refused:?}");
     let log = ours.run("lock log");
@@ -217,7 +217,7 @@ fn is_locked_out(by: &Member, name: &str) -> bool {
 }
 
 #[test]
-fn what_is_signed_at_one_server_is_verified_by_nodes_of_another() {
+fn signatures_made_at_one_server_are_verified_by_nodes_of_another() {
     let Some(mut world) = World::start() else { return };
     let theirs = world.join("theirs", MemberKind::Tailscaled, Which::First);
     let other = world.join("other", MemberKind::Tailscaled, Which::Second);
@@ -231,18 +231,18 @@ fn what_is_signed_at_one_server_is_verified_by_nodes_of_another() {
     let third = world.join("third", MemberKind::Tailscaled, Which::Second);
     for member in [&theirs, &other, &ours] {
         eventually("the third is locked out", PATIENCE, || is_locked_out(member, "third"));
-        assert!(!hears(member, &third));
+        assert!(!reaches_once(member, &third));
     }
     let key = own_key(&third);
     must(&theirs, &format!("lock sign {} {key}", node_key(&world.tailnet, "third")));
     for member in [&theirs, &other, &ours] {
         member.reaches(&third, Family::V4);
     }
-    // The signer goes on by the server that is left.
+    // The signer continues by the remaining server.
     world.lose_first();
     let fourth = world.join("fourth", MemberKind::Linerate, Which::First);
     eventually("the fourth is locked out", PATIENCE, || is_locked_out(&other, "fourth"));
-    assert!(!hears(&other, &fourth));
+    assert!(!reaches_once(&other, &fourth));
     let (node, key) = (node_key(&world.tailnet, "fourth"), own_key(&fourth));
     eventually("it is signed", PATIENCE, || {
         theirs.tailscale(&format!("lock sign {node} {key}")).ok
@@ -253,7 +253,7 @@ fn what_is_signed_at_one_server_is_verified_by_nodes_of_another() {
 }
 
 #[test]
-fn an_audit_that_was_written_out_is_verified_and_a_change_is_named() {
+fn an_exported_audit_log_is_verified_and_a_change_is_reported() {
     let Some(tailnet) = start() else { return };
     let coordinator = &tailnet.coordinator;
     for name in ["a", "b", "c"] {
@@ -265,8 +265,8 @@ fn an_audit_that_was_written_out_is_verified_and_a_change_is_named() {
         let done = coordinator.attempt(&format!("audit verify {file}"));
         (done.ok, format!("{}{}", done.stdout, done.stderr))
     };
-    let (is_good, says) = verify("whole.jsonl", &whole);
-    assert!(is_good && says.contains("good"), "{says}");
+    let (is_good, message) = verify("whole.jsonl", &whole);
+    assert!(is_good && message.contains("good"), "{message}");
     coordinator.command("users create d");
     assert!(verify("older.jsonl", &whole).0, "the store leads from there to the head");
     let lines: Vec<&str> = whole.lines().collect();
@@ -275,14 +275,14 @@ fn an_audit_that_was_written_out_is_verified_and_a_change_is_named() {
     let mut swapped = lines.clone();
     swapped.swap(1, 2);
     let without_last = joined(&lines[..lines.len() - 1]);
-    for (name, text, says) in [
+    for (name, text, expected) in [
         ("changed.jsonl", whole.replace("user a", "user x"), "one of them was changed"),
         ("cut.jsonl", joined(&without_second), "entry 3 does not follow entry 1"),
         ("swapped.jsonl", joined(&swapped), "entry 3"),
         ("no-json.jsonl", format!("{whole}x\n"), "line"),
     ] {
         let (is_good, said) = verify(name, &text);
-        assert!(!is_good && said.contains(says), "{name}: {said}");
+        assert!(!is_good && said.contains(expected), "{name}: {said}");
     }
-    assert!(verify("shorter.jsonl", &without_last).0, "what is behind it is in the store");
+    assert!(verify("shorter.jsonl", &without_last).0, "the following entries are in the store");
 }

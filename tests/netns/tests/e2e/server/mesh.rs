@@ -1,11 +1,11 @@
-//! Relays of one region that know each other's clients: ours and Tailscale's derper, which asks the
-//! coordinator whom it may serve.
+//! Relays of one region that share their client tables: ours and Tailscale's derper, which verifies
+//! clients by the coordinator.
 //!
 //! ```text
 //!   coordinator, without a relay
 //!   first  ── mesh ── second
 //!     |                 |
-//!    one               other: the first is out of its reach
+//!    one               other: cannot reach the first
 //! ```
 
 use std::time::Duration;
@@ -17,9 +17,9 @@ use netns::{
 
 use crate::server::{PATIENCE, start};
 
-/// Within this, nodes whose relay is gone talk by the other again.
+/// Time in which nodes of a failed relay connect through the other.
 const MOVED: Duration = Duration::from_secs(10);
-/// What relays of a mesh know each other by.
+/// The mesh key.
 pub const KEY: &str = "6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a";
 
 #[derive(Clone, Copy, PartialEq)]
@@ -52,7 +52,7 @@ impl Relay {
         self.addresses.of(Family::V4)
     }
 
-    /// Starts it beside another.
+    /// Starts it with a mesh link to another.
     fn start(&mut self, other: &str) {
         let trust = "SSL_CERT_FILE=/run/rig/ca.pem";
         let verify = "https://10.1.0.1/verify";
@@ -64,7 +64,7 @@ impl Relay {
                 format!("env {trust} {} --config {file} serve", program.display())
             }
             Kind::Derper => {
-                let program = netns::peer("derper").expect("the test asked for it");
+                let program = netns::peer("derper").expect("the test requires it");
                 format!(
                     "env {trust} {} -a=:443 -certmode=manual -certdir=/run/rig/certs \
                      -hostname={name} -http-port=-1 -c=/run/rig/derper.key \
@@ -75,7 +75,7 @@ impl Relay {
             }
         };
         let service = Service::start(&self.host, "relay", line.split_whitespace());
-        self.service = Some(service.until(|| self.host.listens(443)));
+        self.service = Some(service.wait_until(|| self.host.listens(443)));
     }
 }
 
@@ -108,7 +108,7 @@ verify_url = "{verify}"
     )
 }
 
-/// The map that clients are told: both relays in one region.
+/// The DERP map: both relays in one region.
 fn map(relays: &[Relay; 2]) -> String {
     let node = |relay: &Relay| {
         serde_json::json!({
@@ -145,7 +145,7 @@ fn meshed(kinds: [Kind; 2]) {
     let one = Member::join(&tailnet, one, MemberKind::Tailscaled, "");
     let other = Member::join(&tailnet, other, MemberKind::Linerate, "");
     let has_node = |relay: &Relay| {
-        // The other relay's link is one, too.
+        // The other relay's link counts as well.
         relay.host.connected_to(443).len() >= 2
     };
     eventually("each relay has a node and the other relay", PATIENCE, || {
@@ -164,14 +164,14 @@ fn meshed(kinds: [Kind; 2]) {
 
     relays[0].service = None;
     let watch = Stopwatch::start();
-    eventually("they reach each other by the other relay", PATIENCE, || {
+    eventually("they reach each other through the other relay", PATIENCE, || {
         ping(&one.host, format!("-c 1 -W 1 {target}")).is_complete()
     });
     let moved = watch.elapsed();
-    println!("without the first relay they talk again after {moved:?}");
+    println!("without the first relay they reconnect after {moved:?}");
     assert!(moved < MOVED, "{moved:?}");
 
-    // It comes back: what goes to the first relay is forwarded again, whoever connects there.
+    // After its restart, packets to the first relay are forwarded again.
     relays[0].start(&names[1]);
     let third = tailnet.host("third", Uplink::Behind(Nat::WithoutUdp));
     let third = Member::join(&tailnet, third, MemberKind::Linerate, "");
@@ -180,7 +180,7 @@ fn meshed(kinds: [Kind; 2]) {
 }
 
 #[test]
-fn nodes_of_two_relays_of_a_region_talk_and_move_when_one_dies() {
+fn nodes_of_two_relays_of_a_region_connect_and_move_when_one_dies() {
     meshed([Kind::Ours, Kind::Ours]);
 }
 

@@ -1,4 +1,4 @@
-//! Several networks of one server: each by its own host name, with equal names and addresses in both.
+//! Several networks of one server, selected by host name, with equal names and addresses in both.
 
 use std::net::TcpListener;
 
@@ -11,11 +11,11 @@ use crate::server::{PATIENCE, start};
 
 use MemberKind::{Linerate, Tailscaled};
 
-/// The hosts of both networks, which are one machine.
+/// The host names of both networks, which resolve to one machine.
 const HOSTS: [&str; 2] = ["one.test", "two.test"];
 const PORT: u16 = 7200;
 
-/// A network of the server: its number among [`HOSTS`].
+/// A network of the server: its index in [`HOSTS`].
 #[derive(Clone, Copy)]
 struct Network(usize);
 
@@ -24,12 +24,12 @@ impl Network {
         format!("https://{}", HOSTS[self.0])
     }
 
-    /// Runs a command about it.
+    /// Runs a command for this network.
     fn command(self, tailnet: &Tailnet, words: &str) -> String {
         tailnet.coordinator.command(&format!("{} {words}", self.option()))
     }
 
-    /// Has a command be about it.
+    /// The option that selects this network.
     fn option(self) -> &'static str {
         ["", "--network two"][self.0]
     }
@@ -44,7 +44,7 @@ impl Network {
     }
 
     fn join(self, tailnet: &Tailnet, key: &str, name: &str, kind: MemberKind) -> Member {
-        Member::join_at(&self.url(), key, knowing(tailnet, name, Uplink::Switch), kind, "")
+        Member::join_at(&self.url(), key, host_with_names(tailnet, name, Uplink::Switch), kind, "")
     }
 
     fn set_policy(self, tailnet: &Tailnet, policy: &Value) {
@@ -53,8 +53,8 @@ impl Network {
     }
 }
 
-/// A host that finds both names.
-fn knowing(tailnet: &Tailnet, name: &str, uplink: Uplink) -> netns::Host {
+/// A host that resolves both names.
+fn host_with_names(tailnet: &Tailnet, name: &str, uplink: Uplink) -> netns::Host {
     let host = tailnet.host(name, uplink);
     let addresses = Switch::coordinator();
     for family in Family::ALL {
@@ -83,7 +83,7 @@ fn with_both() -> Option<Tailnet> {
     Some(tailnet)
 }
 
-/// The names of those that a member is told of.
+/// The names of a member's peers.
 fn peers(member: &Member) -> Vec<String> {
     let status = member.status();
     let peers = status["Peer"].as_object().into_iter().flat_map(|peers| peers.values());
@@ -99,7 +99,7 @@ fn connects(from: &Member, to: &str) -> bool {
 }
 
 #[test]
-fn two_networks_of_one_server_reach_within_and_never_across() {
+fn two_networks_of_one_server_are_isolated() {
     let Some(mut tailnet) = with_both() else { return };
     let networks = [Network(0), Network(1)];
     let keys = networks.map(|network| network.key(&tailnet));
@@ -107,7 +107,7 @@ fn two_networks_of_one_server_reach_within_and_never_across() {
         .map(|(name, kind)| networks[0].join(&tailnet, &keys[0], name, kind));
     let two = [("c", Tailscaled), ("d", Linerate), ("e", Tailscaled)]
         .map(|(name, kind)| networks[1].join(&tailnet, &keys[1], name, kind));
-    // The first of each network have one address and, from here on, one name.
+    // The first nodes of both networks have the same address and, from here on, the same name.
     for family in Family::ALL {
         assert_eq!(one[0].addresses.of(family), two[0].addresses.of(family));
     }
@@ -123,16 +123,16 @@ fn two_networks_of_one_server_reach_within_and_never_across() {
     assert_eq!(peers(&one[0]), ["b"]);
     assert_eq!(peers(&one[1]), ["a"]);
     assert_eq!(peers(&two[1]), ["c", "e"]);
-    // The third address is of a node in one network alone.
+    // Only one network has a node with the third address.
     let third = two[2].addresses.of(Family::V4);
     let _listening = two[2].host.inside(|| TcpListener::bind(("0.0.0.0", PORT)).expect("free"));
     assert!(connects(&two[1], third) && connects(&two[0], third));
     assert!(!connects(&one[0], third) && !connects(&one[1], third));
 
-    // One network's policy is no other's.
+    // A policy applies to its network only.
     networks[1].set_policy(&tailnet, &json!({ "acls": [] }));
-    eventually("nobody is shown in the second", PATIENCE, || peers(&two[0]).is_empty());
-    eventually("and nobody is reached", PATIENCE, || !connects(&two[1], third));
+    eventually("no peer is shown in the second", PATIENCE, || peers(&two[0]).is_empty());
+    eventually("and no peer is reached", PATIENCE, || !connects(&two[1], third));
     one[0].reaches(&one[1], Family::V4);
     assert_eq!(peers(&one[0]), ["b"]);
     networks[1].set_policy(
@@ -141,8 +141,8 @@ fn two_networks_of_one_server_reach_within_and_never_across() {
     );
     eventually("the second reaches again", PATIENCE, || connects(&two[0], third));
 
-    // A key makes a node in its own network, and in no other.
-    let stranger = Member::start(knowing(&tailnet, "f", Uplink::Switch), Tailscaled);
+    // A key creates nodes in its own network only.
+    let stranger = Member::start(host_with_names(&tailnet, "f", Uplink::Switch), Tailscaled);
     let refused = stranger.log_in(&networks[0].url(), &keys[1], "");
     assert!(!refused.ok, "{refused:?}");
     assert_eq!(networks.map(|network| network.nodes(&tailnet).len()), [2, 3]);
@@ -159,14 +159,14 @@ fn two_networks_of_one_server_reach_within_and_never_across() {
     }
 
     tailnet.coordinator.kill();
-    tailnet.coordinator.start_again();
+    tailnet.coordinator.restart();
     one[1].reaches(&one[0], Family::V6);
     two[0].reaches(&two[2], Family::V6);
     assert_eq!(networks.map(|network| network.nodes(&tailnet).len()), [2, 3]);
 }
 
 #[test]
-fn a_name_of_no_network_or_another_than_tls_was_asked_for_is_refused() {
+fn an_unknown_name_or_one_that_differs_from_tls_is_refused() {
     let Some(tailnet) = with_both() else { return };
     assert_eq!(tailnet.coordinator.kind(), CoordinatorKind::Linerate);
     let host = &tailnet.coordinator.host;
@@ -191,7 +191,8 @@ fn each_network_has_its_own_relay() {
         let network = Network(at);
         let key = network.key(&tailnet);
         let [one, other] = [("theirs", Tailscaled), ("ours", Linerate)].map(|(name, kind)| {
-            let host = knowing(&tailnet, &format!("{name}{at}"), Uplink::Behind(Nat::WithoutUdp));
+            let host =
+                host_with_names(&tailnet, &format!("{name}{at}"), Uplink::Behind(Nat::WithoutUdp));
             Member::join_at(&network.url(), &key, host, kind, "")
         });
         one.reaches(&other, Family::V4);

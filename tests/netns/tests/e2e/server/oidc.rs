@@ -1,4 +1,4 @@
-//! Nodes that are let in by a login at a real provider.
+//! Nodes that are admitted by a login at a real identity provider.
 
 use netns::{Family, Member, MemberKind, Page, Provider, Tailnet, Uplink, eventually};
 use serde_json::{Value, json};
@@ -35,19 +35,19 @@ fn newcomer(tailnet: &Tailnet, name: &str) -> Member {
     Member::start(tailnet.host(name, Uplink::Switch), MemberKind::Tailscaled)
 }
 
-/// The link that a client without a key shows.
+/// The login link of a client without a key.
 fn link(tailnet: &Tailnet, member: &Member, flags: &str) -> String {
     let (url, name) = (tailnet.coordinator.url(), member.host.name());
     let up = format!("up --login-server={url} --hostname={name} --timeout=3s {flags}");
     let said = member.tailscale(&up);
-    assert!(!said.ok, "nobody let it in: {said:?}");
+    assert!(!said.ok, "it is not admitted yet: {said:?}");
     let mut words = said.stderr.split_whitespace();
     let link = words.find(|word| word.contains("/register/"));
     link.unwrap_or_else(|| panic!("a link: {said:?}")).to_owned()
 }
 
-/// Has a member be let in by somebody's login in a browser on its own host.
-fn let_in(tailnet: &Tailnet, provider: &Provider, member: &Member, flags: &str, user: &str) {
+/// Admits a member by a user's login in a browser on its own host.
+fn admit(tailnet: &Tailnet, provider: &Provider, member: &Member, flags: &str, user: &str) {
     let link = link(tailnet, member, flags);
     let question = provider.log_in(&member.host, &link, user);
     assert!(question.status == 200 && question.text.contains(member.host.name()), "{question:?}");
@@ -56,8 +56,8 @@ fn let_in(tailnet: &Tailnet, provider: &Provider, member: &Member, flags: &str, 
     eventually("it runs", PATIENCE, || state(member) == "Running");
 }
 
-/// What of a node stays.
-fn lasting(tailnet: &Tailnet, name: &str) -> [String; 3] {
+/// The permanent properties of a node.
+fn permanent_properties(tailnet: &Tailnet, name: &str) -> [String; 3] {
     let nodes = tailnet.coordinator.nodes();
     let node = nodes.iter().find(|node| node["given_name"] == name).expect("the node is there");
     assert_eq!(node["register_method"], "oidc");
@@ -71,35 +71,35 @@ fn user(tailnet: &Tailnet, name: &str) -> Value {
 }
 
 #[test]
-fn a_login_lets_a_machine_in_and_a_further_one_leaves_it_the_same_node() {
+fn a_login_admits_a_machine_and_later_logins_preserve_the_node() {
     let Some((tailnet, provider)) = start_with_provider() else { return };
     let other = join(&tailnet, "other", MemberKind::Tailscaled, "");
     let one = newcomer(&tailnet, "one");
     let first_link = link(&tailnet, &one, "");
     let question = provider.log_in(&one.host, &first_link, "clara");
     assert!(question.text.contains("clara@net.test"), "{question:?}");
-    assert_eq!(user(&tailnet, "clara"), Value::Null, "nothing happens before the answer");
+    assert_eq!(user(&tailnet, "clara"), Value::Null, "nothing changes before the confirmation");
     assert_eq!(provider.confirm(&one.host, &question).status, 200);
     eventually("it runs", PATIENCE, || state(&one) == "Running");
     let clara = user(&tailnet, "clara");
     assert_eq!((&clara["email"], &clara["groups"]), (&json!("clara@net.test"), &json!(["staff"])));
-    let before = lasting(&tailnet, "one");
+    let before = permanent_properties(&tailnet, "one");
 
     assert!(one.tailscale("logout").ok);
     let mut changed = users();
     changed["clara"]["groups"] = json!(["boss", "staff"]);
     provider.set_users(&changed);
-    let_in(&tailnet, &provider, &one, "", "clara");
-    assert_eq!(lasting(&tailnet, "one"), before, "after a logout");
+    admit(&tailnet, &provider, &one, "", "clara");
+    assert_eq!(permanent_properties(&tailnet, "one"), before, "after a logout");
     assert_eq!(user(&tailnet, "clara")["groups"], json!(["boss", "staff"]));
 
-    let_in(&tailnet, &provider, &one, "--force-reauth", "clara");
-    assert_eq!(lasting(&tailnet, "one"), before, "with a new key");
+    admit(&tailnet, &provider, &one, "--force-reauth", "clara");
+    assert_eq!(permanent_properties(&tailnet, "one"), before, "with a new key");
 
     tailnet.coordinator.command(&format!("nodes expire -i {}", number(&tailnet, "one")));
     eventually("its key expires", PATIENCE, || state(&one) == "NeedsLogin");
-    let_in(&tailnet, &provider, &one, "", "clara");
-    assert_eq!(lasting(&tailnet, "one"), before, "after its key expired");
+    admit(&tailnet, &provider, &one, "", "clara");
+    assert_eq!(permanent_properties(&tailnet, "one"), before, "after its key expired");
     let v4 = one.status()["Self"]["TailscaleIPs"][0].as_str().unwrap_or_default().to_owned();
     eventually("its peers reach it", PATIENCE, || {
         netns::ping(&other.host, format!("-c 1 -W 1 {v4}")).is_complete()
@@ -109,7 +109,7 @@ fn a_login_lets_a_machine_in_and_a_further_one_leaves_it_the_same_node() {
 }
 
 #[test]
-fn who_is_not_allowed_does_not_come_in_nor_by_anothers_browser() {
+fn users_who_are_not_allowed_and_other_browsers_are_refused() {
     let Some((tailnet, provider)) = start_with_provider() else { return };
     let one = newcomer(&tailnet, "one");
     let link = link(&tailnet, &one, "");
@@ -124,18 +124,18 @@ fn who_is_not_allowed_does_not_come_in_nor_by_anothers_browser() {
     assert_eq!(from_elsewhere.status, 410, "{from_elsewhere:?}");
     assert_eq!(provider.confirm(&one.host, &question).status, 410, "a question is asked once");
     let again = Provider::open(&one.host, &question.url);
-    assert_eq!(again.status, 410, "a code is of use once: {again:?}");
+    assert_eq!(again.status, 410, "a code is valid once: {again:?}");
     assert!(tailnet.coordinator.nodes().is_empty());
     assert_eq!(state(&one), "NeedsLogin");
 }
 
 #[test]
-fn a_login_by_ssh_is_confirmed_by_a_login_of_the_users_own() {
+fn an_ssh_login_is_confirmed_by_a_login_of_the_same_user() {
     let Some((tailnet, provider)) = start_with_provider() else { return };
     set(&tailnet, &rule(&json!({ "action": "check" })));
     let [one, other] = ["one", "other"].map(|name| newcomer(&tailnet, name));
-    let_in(&tailnet, &provider, &one, "", "clara");
-    let_in(&tailnet, &provider, &other, "--ssh", "clara");
+    admit(&tailnet, &provider, &one, "", "clara");
+    admit(&tailnet, &provider, &other, "--ssh", "clara");
     let v4 = other.status()["Self"]["TailscaleIPs"][0].as_str().unwrap_or_default().to_owned();
     eventually("they reach each other", PATIENCE, || {
         netns::ping(&one.host, format!("-c 1 -W 1 {v4}")).is_complete()
@@ -151,17 +151,17 @@ fn a_login_by_ssh_is_confirmed_by_a_login_of_the_users_own() {
     assert!(question.text.contains("root") && question.text.contains("other"), "{question:?}");
     assert_eq!(provider.confirm(&one.host, &question).status, 200);
     assert!(login.end().contains("hello"));
-    assert_eq!(Provider::open(&one.host, &link).status, 404, "nothing waits any more");
+    assert_eq!(Provider::open(&one.host, &link).status, 404, "no login waits any more");
 }
 
 #[test]
-fn another_users_login_is_another_node() {
+fn a_login_of_another_user_creates_another_node() {
     let Some((tailnet, provider)) = start_with_provider() else { return };
     let one = newcomer(&tailnet, "one");
-    let_in(&tailnet, &provider, &one, "", "clara");
-    let before = lasting(&tailnet, "one");
-    let_in(&tailnet, &provider, &one, "--force-reauth", "dora");
-    assert_eq!(lasting(&tailnet, "one"), before, "clara's stays");
+    admit(&tailnet, &provider, &one, "", "clara");
+    let before = permanent_properties(&tailnet, "one");
+    admit(&tailnet, &provider, &one, "--force-reauth", "dora");
+    assert_eq!(permanent_properties(&tailnet, "one"), before, "clara's stays");
     let dora = user(&tailnet, "dora")["id"].clone();
     let nodes = tailnet.coordinator.nodes();
     let doras = nodes.iter().filter(|node| node["user"]["id"] == dora);
@@ -172,12 +172,12 @@ fn another_users_login_is_another_node() {
 fn a_dead_provider_stops_neither_the_server_nor_its_nodes() {
     let Some((mut tailnet, mut provider)) = start_with_provider() else { return };
     let one = newcomer(&tailnet, "one");
-    let_in(&tailnet, &provider, &one, "", "clara");
+    admit(&tailnet, &provider, &one, "", "clara");
     provider.kill();
-    tailnet.coordinator.start_again();
+    tailnet.coordinator.restart();
     let other = join(&tailnet, "other", MemberKind::Linerate, "");
     let v4 = one.status()["Self"]["TailscaleIPs"][0].as_str().unwrap_or_default().to_owned();
-    eventually("nodes go on", PATIENCE, || {
+    eventually("nodes stay connected", PATIENCE, || {
         netns::ping(&other.host, format!("-c 1 -W 1 {v4}")).is_complete()
     });
     assert!(other.addresses.of(Family::V4) != v4);
@@ -190,13 +190,13 @@ fn a_dead_provider_stops_neither_the_server_nor_its_nodes() {
     tailnet.coordinator.command(&format!("nodes register --user rig --key {number}"));
     eventually("an administrator needs no provider", PATIENCE, || state(&two) == "Running");
 
-    // With new keys, twice: the second time the server knows others.
+    // With new keys, twice: the server has cached the previous ones.
     let three = newcomer(&tailnet, "three");
-    provider.start_again();
+    provider.restart();
     let open = self::link(&tailnet, &three, "");
     eventually("the provider is asked again", PATIENCE, || {
         Provider::open(&three.host, &open).status == 200
     });
-    provider.start_again();
-    let_in(&tailnet, &provider, &three, "", "clara");
+    provider.restart();
+    admit(&tailnet, &provider, &three, "", "clara");
 }

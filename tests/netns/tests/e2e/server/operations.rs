@@ -1,4 +1,4 @@
-//! How a server is watched and kept: counters, health, logs, and a certificate that is replaced.
+//! Monitoring and maintenance of a server: counters, health, logs, and a replaced certificate.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use super::{PATIENCE, is_online, join, start};
 
 const METRICS: &str = "http://127.0.0.1:9587/metrics";
 
-/// Asks on the server's own host: the status, and what it says.
-fn ask(tailnet: &Tailnet, words: &str) -> (String, String) {
+/// Requests a URL on the server's own host. Returns the status and the body.
+fn request(tailnet: &Tailnet, words: &str) -> (String, String) {
     let host = &tailnet.coordinator.host;
     let asked = host.attempt(format!("curl -sS -m 10 -w '\\n%{{http_code}}' {words}"));
     let (text, status) = asked.stdout.rsplit_once('\n').unwrap_or_default();
@@ -21,7 +21,7 @@ fn ask(tailnet: &Tailnet, words: &str) -> (String, String) {
 
 /// A sample of the counters.
 fn counted(tailnet: &Tailnet, name: &str) -> f64 {
-    let (status, text) = ask(tailnet, METRICS);
+    let (status, text) = request(tailnet, METRICS);
     assert_eq!(status, "200", "{text}");
     let line =
         text.lines().find_map(|line| line.strip_prefix("linerate_server_")?.strip_prefix(name));
@@ -30,7 +30,7 @@ fn counted(tailnet: &Tailnet, name: &str) -> f64 {
 }
 
 #[test]
-fn counters_tell_what_a_network_does_at_an_address_of_their_own() {
+fn counters_of_a_network_are_served_at_their_own_address() {
     let Some(mut tailnet) = start() else { return };
     tailnet.coordinator.set("metrics_listen = [\"127.0.0.1:9587\"]");
     assert_eq!(counted(&tailnet, "nodes"), 0.0);
@@ -65,18 +65,18 @@ fn counters_tell_what_a_network_does_at_an_address_of_their_own() {
     let url = tailnet.coordinator.url();
     let trusting = "--cacert /run/rig/ca.pem";
     let wrong = format!("{trusting} -H 'Authorization: Bearer no' {url}/api/v1/node");
-    assert_eq!(ask(&tailnet, &wrong).0, "401");
+    assert_eq!(request(&tailnet, &wrong).0, "401");
     assert_eq!(counted(&tailnet, "logins_refused_total{at=\"api\"}"), 1.0);
     let stranger = Member::start(tailnet.host("stranger", Uplink::Switch), MemberKind::Tailscaled);
     assert!(!stranger.log_in(url, "hskey-auth-none", "").ok);
     assert!(counted(&tailnet, "logins_refused_total{at=\"machine\"}") >= 1.0);
-    assert_eq!(ask(&tailnet, &format!("{trusting} {url}/metrics")).0, "404", "not for clients");
-    let health = ask(&tailnet, "http://127.0.0.1:9587/health");
+    assert_eq!(request(&tailnet, &format!("{trusting} {url}/metrics")).0, "404", "not for clients");
+    let health = request(&tailnet, "http://127.0.0.1:9587/health");
     assert_eq!(health, ("200".into(), "{\"status\":\"pass\"}".into()));
 }
 
 #[test]
-fn health_says_whether_the_store_takes_writes() {
+fn health_reports_whether_the_store_is_writable() {
     let Some(mut tailnet) = start() else { return };
     let small = "/run/rig/small";
     let host = tailnet.coordinator.host.clone();
@@ -85,22 +85,22 @@ fn health_says_whether_the_store_takes_writes() {
         .coordinator
         .replace("state_dir = \"/run/rig/coordinator\"", &format!("state_dir = \"{small}\""));
     let health = |tailnet: &Tailnet| {
-        ask(tailnet, &format!("--cacert /run/rig/ca.pem {}/health", tailnet.coordinator.url()))
+        request(tailnet, &format!("--cacert /run/rig/ca.pem {}/health", tailnet.coordinator.url()))
     };
     assert_eq!(health(&tailnet).0, "200");
     tailnet.coordinator.command("users create before");
     host.attempt(format!("dd if=/dev/zero of={small}/full bs=4k"));
-    eventually("a full disk is told", PATIENCE, || health(&tailnet).0 == "503");
+    eventually("a full disk is reported", PATIENCE, || health(&tailnet).0 == "503");
     assert!(health(&tailnet).1.contains("the store cannot be written to"));
     host.run(format!("rm {small}/full"));
-    eventually("room is told", PATIENCE, || health(&tailnet).0 == "200");
+    eventually("free space is reported", PATIENCE, || health(&tailnet).0 == "200");
     tailnet.coordinator.command("users create after");
     let users = tailnet.coordinator.command("users list");
     assert!(users.contains("before") && users.contains("after"), "{users}");
 }
 
 #[test]
-fn logs_are_json_where_they_are_asked_to_be() {
+fn logs_are_json_if_configured() {
     let Some(mut tailnet) = start() else { return };
     tailnet.coordinator.set("log_format = \"json\"\nlog_level = \"warn,server::serve=info\"");
     let text = tailnet.coordinator.log();
@@ -113,7 +113,7 @@ fn logs_are_json_where_they_are_asked_to_be() {
     assert!(events.iter().any(|event| event["message"] == "serving https://10.1.0.1"), "{text}");
 }
 
-/// Connections of members, by their other ends.
+/// Connections of members, by their remote addresses.
 fn connections(tailnet: &Tailnet) -> BTreeSet<String> {
     tailnet.coordinator.host.connected_to(443).into_iter().collect()
 }
@@ -134,7 +134,7 @@ fn a_certificate_is_replaced_and_no_connection_ends() {
 
     let trusts = |authority: &str| {
         let words = format!("--cacert {authority} {}/health", tailnet.coordinator.url());
-        ask(&tailnet, &words).0 == "200"
+        request(&tailnet, &words).0 == "200"
     };
     let new = Certificate::new(Switch::coordinator());
     let authority = host.write("new-ca.pem", &new.authority);
@@ -144,7 +144,7 @@ fn a_certificate_is_replaced_and_no_connection_ends() {
     eventually("the new certificate is in use", PATIENCE, || trusts(&authority));
     assert!(tailnet.coordinator.log().contains("the new certificate is in use"));
 
-    // Another's key.
+    // The key of another certificate.
     host.write_secret("tls.key", &Certificate::new(Switch::coordinator()).key);
     eventually("a bad pair is refused", PATIENCE, || {
         let log = tailnet.coordinator.log();
@@ -160,7 +160,7 @@ fn a_certificate_is_replaced_and_no_connection_ends() {
 }
 
 #[test]
-fn a_signal_ends_the_server_in_order_and_what_is_confined_stays_so() {
+fn a_signal_ends_the_confined_server_in_order() {
     let Some(mut tailnet) = start() else { return };
     assert_eq!(tailnet.coordinator.kind(), CoordinatorKind::Linerate);
     let host = tailnet.coordinator.host.clone();
@@ -173,6 +173,6 @@ fn a_signal_ends_the_server_in_order_and_what_is_confined_stays_so() {
     tailnet.coordinator.command("users create last");
     tailnet.coordinator.signal("TERM");
     eventually("it ends", PATIENCE, || !host.listens(443));
-    tailnet.coordinator.start_again();
+    tailnet.coordinator.restart();
     assert!(tailnet.coordinator.command("users list").contains("last"));
 }

@@ -1,4 +1,5 @@
-//! A policy in force: what stock clients and linerate do by it, and that a bad one changes nothing.
+//! A policy in force: its effect on stock clients and linerate, and invalid policies, which change
+//! nothing.
 
 use std::net::TcpListener;
 
@@ -9,7 +10,7 @@ use super::{PATIENCE, join, start};
 
 use MemberKind::{Linerate, Tailscaled};
 
-/// Where somebody listens.
+/// Port of listeners.
 const PORT: u16 = 7200;
 
 fn try_set(tailnet: &Tailnet, policy: &Value, flags: &str) -> Outcome {
@@ -17,16 +18,16 @@ fn try_set(tailnet: &Tailnet, policy: &Value, flags: &str) -> Outcome {
     tailnet.coordinator.attempt(&format!("policy set --file {file} {flags}"))
 }
 
-/// Puts a policy in force; what the server says that it changes.
+/// Sets a policy. Returns the server's description of the changes.
 pub fn set(tailnet: &Tailnet, policy: &Value) -> String {
     let set = try_set(tailnet, policy, "");
     assert!(set.ok, "{set:?}");
     set.stdout
 }
 
-/// Who listens at a port of a member's.
+/// Listens at a port of a member.
 fn listen(member: &Member) -> TcpListener {
-    member.host.inside(|| TcpListener::bind(("0.0.0.0", PORT)).expect("nobody listens there"))
+    member.host.inside(|| TcpListener::bind(("0.0.0.0", PORT)).expect("the port is free"))
 }
 
 fn connects(from: &Host, to: &Member) -> bool {
@@ -40,13 +41,13 @@ fn allows(port: &str) -> Value {
 }
 
 #[test]
-fn what_a_policy_allows_is_allowed_at_once_and_what_it_denies_is_denied() {
+fn policy_changes_take_effect_at_once() {
     let Some(tailnet) = start() else { return };
     let one = join(&tailnet, "one", Tailscaled, "");
     for (name, kind) in [("theirs", Tailscaled), ("ours", Linerate)] {
         let other = join(&tailnet, name, kind, "");
         let _listening = listen(&other);
-        one.becomes_direct(&other);
+        one.wait_until_direct(&other);
         for (port, is_allowed) in [("*", true), ("1-1000", false), ("7000-7200", true)] {
             let told = set(&tailnet, &allows(port));
             let what = format!("port {PORT} of {name} where {port} is allowed: {is_allowed}");
@@ -58,13 +59,13 @@ fn what_a_policy_allows_is_allowed_at_once_and_what_it_denies_is_denied() {
     }
     set(&tailnet, &json!({ "acls": [] }));
     let peers = || one.status()["Peer"].as_object().map_or(0, serde_json::Map::len);
-    eventually("nobody is shown to who reaches nobody", PATIENCE, || peers() == 0);
+    eventually("an isolated node sees no peers", PATIENCE, || peers() == 0);
     set(&tailnet, &allows("*"));
     eventually("they are shown again", PATIENCE, || peers() == 2);
 }
 
 #[test]
-fn tags_are_had_by_whom_their_owners_let_have_them() {
+fn only_owners_of_a_tag_may_assign_it() {
     let Some(tailnet) = start() else { return };
     set(&tailnet, &json!({ "tagOwners": { "tag:web": ["rig@"], "tag:db": [] } }));
     for (name, kind) in [("theirs", Tailscaled), ("ours", Linerate)] {
@@ -78,7 +79,7 @@ fn tags_are_had_by_whom_their_owners_let_have_them() {
 }
 
 #[test]
-fn routes_and_exits_that_a_policy_approves_are_routed_without_an_administrator() {
+fn routes_and_exits_approved_by_a_policy_need_no_administrator() {
     let Some(tailnet) = start() else { return };
     let approvers = json!({ "routes": { "10.77.0.0/16": ["rig@"] }, "exitNode": ["rig@"] });
     set(&tailnet, &json!({ "autoApprovers": approvers }));
@@ -95,20 +96,20 @@ fn routes_and_exits_that_a_policy_approves_are_routed_without_an_administrator()
         seen()["PrimaryRoutes"] == json!(["10.77.1.0/24"])
     });
     assert_eq!(seen()["ExitNodeOption"], true);
-    // A later policy approves more, and takes nothing back.
+    // A later policy approves more, and revokes nothing.
     set(&tailnet, &json!({ "autoApprovers": { "routes": { "10.78.0.0/16": ["rig@"] } } }));
     eventually("both of its networks are known", PATIENCE, || {
         seen()["PrimaryRoutes"] == json!(["10.77.1.0/24", "10.78.0.0/24"])
     });
     let rule = json!({ "action": "accept", "src": ["rig@"], "dst": ["rig@:*", "10.78.0.0/24:80"] });
     set(&tailnet, &json!({ "acls": [rule] }));
-    eventually("only what it may reach is told", PATIENCE, || {
+    eventually("only reachable routes are announced", PATIENCE, || {
         seen()["PrimaryRoutes"] == json!(["10.78.0.0/24"]) && seen()["ExitNodeOption"] != true
     });
 }
 
 #[test]
-fn clients_are_told_who_may_log_in() {
+fn clients_receive_the_ssh_policy() {
     let Some(tailnet) = start() else { return };
     let one = join(&tailnet, "one", Tailscaled, "");
     let other = join(&tailnet, "other", Tailscaled, "");
@@ -125,7 +126,7 @@ fn clients_are_told_who_may_log_in() {
 }
 
 #[test]
-fn a_policy_whose_test_fails_changes_nothing_and_a_restart_keeps_the_one_in_force() {
+fn a_policy_with_a_failing_test_is_refused_and_a_restart_preserves_the_policy() {
     let Some(mut tailnet) = start() else { return };
     let one = join(&tailnet, "one", Tailscaled, "");
     let other = join(&tailnet, "other", Tailscaled, "");
@@ -143,7 +144,7 @@ fn a_policy_whose_test_fails_changes_nothing_and_a_restart_keeps_the_one_in_forc
     let dry = try_set(&tailnet, &allows("22"), "--dry-run");
     assert!(dry.ok && dry.stdout.contains("- one -> other:7000-7200"), "{dry:?}");
     tailnet.coordinator.kill();
-    tailnet.coordinator.start_again();
+    tailnet.coordinator.restart();
     let kept = tailnet.coordinator.command("policy get");
     assert_eq!(kept.trim(), first.to_string());
     assert!(connects(&one.host, &other));

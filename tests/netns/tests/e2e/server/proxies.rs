@@ -1,5 +1,5 @@
-//! A server behind each proxy that docs/server.md has a configuration for: that very text, but for the
-//! names of host and files.
+//! A server behind each proxy with a configuration in docs/server.md: exactly that text, except for
+//! names of hosts and files.
 
 use netns::{
     Family, Host, Member, MemberKind, Nat, Path, Service, Tailnet, Uplink, eventually, ping,
@@ -9,7 +9,7 @@ use super::{PATIENCE, block, is_online, start};
 
 const MANUAL: &str = include_str!("../../../../../docs/server.md");
 
-/// The configuration that the manual has for a proxy, with the rig's names.
+/// The manual's configuration of a proxy, with the rig's names.
 fn of_manual(proxy: &str) -> String {
     block(MANUAL, proxy)
         .replace("net.example.com", "10.1.0.1")
@@ -26,7 +26,7 @@ fn proxied(start_proxy: impl FnOnce(&Host) -> Service) -> Option<(Tailnet, Servi
     coordinator.change("tls_key = \"/run/rig/tls.key\"\n", "");
     coordinator.kill();
     let host = coordinator.host.clone();
-    let service = start_proxy(&host).until(|| host.listens(443));
+    let service = start_proxy(&host).wait_until(|| host.listens(443));
     coordinator.set(&of_manual("toml proxied"));
     Some((tailnet, service))
 }
@@ -55,7 +55,7 @@ fn haproxy(host: &Host) -> Service {
     Service::start(host, "haproxy", ["haproxy", "-db", "-f", &file])
 }
 
-/// Both kinds join, and talk by the relay that is behind the proxy as well.
+/// Both kinds of members join and connect through the relay behind the proxy.
 fn carries(tailnet: &Tailnet) {
     let [one, other] =
         [("one", MemberKind::Tailscaled), ("other", MemberKind::Linerate)].map(|(name, kind)| {
@@ -75,11 +75,11 @@ fn carries(tailnet: &Tailnet) {
     });
 }
 
-/// The way of browsers: WebSockets, by GET.
-fn lets_web_sockets_through(tailnet: &Tailnet) {
+/// The protocol of browsers: WebSockets, by GET.
+fn forwards_web_sockets(tailnet: &Tailnet) {
     let client = tailnet.host("browser", Uplink::Switch);
     let url = tailnet.coordinator.url();
-    // Any message of Noise is answered at first; what is wrong with it is told inside.
+    // Any Noise message gets an answer; errors are reported inside of it.
     let message = "A".repeat(136);
     let ways = [
         ("tailscale-control-protocol", format!("{url}/ts2021?X-Tailscale-Handshake={message}")),
@@ -96,7 +96,7 @@ fn lets_web_sockets_through(tailnet: &Tailnet) {
     }
 }
 
-/// Wrong keys are counted by the client's address, whatever the client says of that.
+/// Wrong keys are counted by the client's address, even if the client claims another.
 fn counts_by_client(tailnet: &Tailnet) {
     let [noisy, quiet] = ["noisy", "quiet"].map(|name| tailnet.host(name, Uplink::Switch));
     let url = tailnet.coordinator.url();
@@ -118,7 +118,7 @@ fn counts_by_client(tailnet: &Tailnet) {
 fn works_behind(start_proxy: impl FnOnce(&Host) -> Service) {
     let Some((tailnet, _proxy)) = proxied(start_proxy) else { return };
     carries(&tailnet);
-    lets_web_sockets_through(&tailnet);
+    forwards_web_sockets(&tailnet);
     counts_by_client(&tailnet);
 }
 

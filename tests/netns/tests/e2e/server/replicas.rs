@@ -1,6 +1,6 @@
-//! Two servers of one network as the manual sets them up: that very text, but for the names of files.
-//! Nodes know them by one name with the addresses of both. No UDP passes between them unless a test says so:
-//! what they say to each other goes by the relays.
+//! Two servers of one network, configured by exactly the manual's text, except for names of files.
+//! Nodes use one name with the addresses of both. UDP between nodes is blocked unless a test enables
+//! it, so that their packets are relayed.
 //!
 //! ```text
 //!   PostgreSQL ──┬────────────── first ──── mesh ──── second
@@ -21,14 +21,14 @@ use super::mesh::{self, addresses};
 use super::{PATIENCE, block, start};
 
 const MANUAL: &str = include_str!("../../../../../docs/operating.md");
-/// What both servers are known by, and each of them.
+/// The name of both servers, and their own names.
 const NAME: &str = "net.example.com";
 const NAMES: [&str; 2] = ["a.example.com", "b.example.com"];
-/// Within this the nodes of a server that was killed talk by the other relay, and follow the other server.
+/// Time in which nodes of a killed server use the other relay, and follow the other server.
 const MOVED: Duration = Duration::from_secs(10);
 const FOLLOWED: Duration = Duration::from_secs(15);
 
-/// No UDP but what is asked of name servers.
+/// Blocks UDP except DNS.
 const WITHOUT_UDP: &str = "
 table inet without_udp {
   chain in { type filter hook input priority filter; iifname eth0 udp sport != 53 drop; }
@@ -92,7 +92,7 @@ impl World {
             host.write("relays.json", &of_manual("json replicas"));
         }
         let url = format!("https://{NAME}");
-        let beside = |host| tailnet.coordinator.beside(host, &url, &configuration);
+        let beside = |host| tailnet.coordinator.start_replica(host, &url, &configuration);
         let [mut first, second] = [first, second].map(beside);
         first.populate();
         let key = first.auth_key().to_owned();
@@ -107,13 +107,13 @@ impl World {
         }
     }
 
-    /// The first is killed, and the second is the first from now on.
+    /// Kills the first server; the second becomes the first.
     pub fn lose_first(&mut self) {
         self.tailnet.coordinator.kill();
         std::mem::swap(&mut self.tailnet.coordinator, &mut self.second);
     }
 
-    /// One without UDP that joins by this server, and stays with it until it is killed.
+    /// A member without UDP that joins by this server, and stays with it until it is killed.
     pub fn join(&mut self, name: &str, kind: MemberKind, at: Which) -> Member {
         let host = self.tailnet.host(name, Uplink::Switch);
         let rules = host.write("without-udp", WITHOUT_UDP);
@@ -124,7 +124,7 @@ impl World {
     fn join_of(&mut self, host: Host, kind: MemberKind, at: Which) -> Member {
         resolve_by(&host, &self.names);
         let far = self.server(if at == First { Second } else { First }).host.clone();
-        // Whichever address it takes first, it is answered by the one.
+        // Only this server answers, whichever address it tries first.
         host.run(format!(
             "nft 'add table inet far; \
                add chain inet far out {{ type filter hook output priority filter; }}; \
@@ -146,15 +146,15 @@ fn resolve_by(host: &Host, names: &Host) {
     host.run(format!("echo nameserver {} >/etc/resolv.conf", at.of(Family::V4)));
 }
 
-/// How many connections a server has with a member: a stream's, and the relay's.
+/// Number of connections between a server and a member: the map stream and the relay.
 fn connections(server: &Host, member: &Member) -> usize {
     let at = addresses(&member.host);
     let all = server.connected_to(443);
     all.iter().filter(|end| end.contains(&format!("{}]:", at.of(Family::V4)))).count()
 }
 
-/// The name of a peer, as a member was told.
-fn knows(member: &Member, name: &str) -> bool {
+/// Whether a member has a peer of this name.
+fn has_peer(member: &Member, name: &str) -> bool {
     let peers = &member.status()["Peer"];
     let mut peers = peers.as_object().into_iter().flat_map(|peers| peers.values());
     peers.any(|peer: &Value| peer["DNSName"] == format!("{name}.rig.test."))
@@ -169,8 +169,8 @@ fn reach_each_other(members: &[&Member]) {
     }
 }
 
-/// How long it takes, once a server is killed, until a node of it reaches one of the other, and is told
-/// what is done there.
+/// Measures the time from a server's end until one of its nodes reaches a node of the other server,
+/// and receives changes made there.
 fn lose(world: &mut World, lost: Which, mover: &Member, stayer: &Member, name: &str) {
     let left = if lost == First { Second } else { First };
     let watch = Stopwatch::start();
@@ -185,11 +185,11 @@ fn lose(world: &mut World, lost: Which, mover: &Member, stayer: &Member, name: &
     let renamed = nodes.iter().find(|node| node["given_name"] == stayer.host.name());
     let number = renamed.and_then(|node| node["id"].as_i64()).expect("the node is there");
     server.command(&format!("nodes rename -i {number} {name}"));
-    eventually("it is told what is done at the other", PATIENCE, || knows(mover, name));
+    eventually("it receives changes made at the other", PATIENCE, || has_peer(mover, name));
     let followed = watch.elapsed();
     server.command(&format!("nodes rename -i {number} {}", stayer.host.name()));
     announce(&format!(
-        "{:?} of a server that was killed talks after {:.2} s and follows after {:.2} s",
+        "{:?} of a killed server reconnects after {:.2} s and follows after {:.2} s",
         mover.kind(),
         relayed.as_secs_f64(),
         followed.as_secs_f64()
@@ -198,7 +198,7 @@ fn lose(world: &mut World, lost: Which, mover: &Member, stayer: &Member, name: &
 }
 
 #[test]
-fn nodes_of_two_servers_talk_by_their_relays_and_go_on_when_either_is_killed() {
+fn nodes_of_two_servers_connect_by_relays_and_survive_the_loss_of_either() {
     let Some(mut world) = World::start() else { return };
     let one = world.join("one", MemberKind::Tailscaled, First);
     let other = world.join("other", MemberKind::Tailscaled, Second);
@@ -217,7 +217,7 @@ fn nodes_of_two_servers_talk_by_their_relays_and_go_on_when_either_is_killed() {
 
     lose(&mut world, First, &one, &other, "renamed");
     reach_each_other(&[&one, &other, &ours]);
-    world.tailnet.coordinator.start_again();
+    world.tailnet.coordinator.restart();
     let third = world.join("third", MemberKind::Linerate, First);
     reach_each_other(&[&third, &one, &other, &ours]);
     assert_eq!(placed(&mut world), [[false; 3], [true; 3]], "those that moved stay");
@@ -227,29 +227,31 @@ fn nodes_of_two_servers_talk_by_their_relays_and_go_on_when_either_is_killed() {
 }
 
 #[test]
-fn two_that_talk_directly_lose_nothing_when_the_server_of_both_is_killed() {
+fn direct_peers_lose_nothing_when_their_server_is_killed() {
     let Some(mut world) = World::start() else { return };
     let [one, other] = ["one", "other"].map(|name| {
         let host = world.tailnet.host(name, Uplink::Switch);
         world.join_of(host, MemberKind::Linerate, First)
     });
     one.reaches(&other, Family::V4);
-    eventually("they talk directly", PATIENCE, || matches!(one.path_to(&other), Path::Direct(_)));
+    eventually("they connect directly", PATIENCE, || {
+        matches!(one.path_to(&other), Path::Direct(_))
+    });
     let target = other.addresses.of(Family::V4);
     let pinging = Pinging::start(&one.host, "directly", &format!("-i 0.02 {target}"));
-    pinging.goes_on(50, PATIENCE);
+    pinging.wait_for_replies(50, PATIENCE);
     world.server(First).kill();
     let left = world.second.host.clone();
     eventually("both follow the other server", PATIENCE, || {
         [&one, &other].iter().all(|member| connections(&left, member) > 0)
     });
-    pinging.goes_on(100, PATIENCE);
+    pinging.wait_for_replies(100, PATIENCE);
     let pings = pinging.finish();
     announce(&format!("{} of {} pings were answered", pings.received, pings.sent));
     assert!(pings.is_complete(), "{}", pings.text);
 }
 
-/// All of them follow the server that is left.
+/// All of them follow the remaining server.
 fn all_follow(world: &mut World, members: &[&Member]) {
     reach_each_other(members);
     let server = world.server(First);

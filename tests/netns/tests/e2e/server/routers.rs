@@ -1,4 +1,4 @@
-//! A network behind two routers: it goes to the one that answers.
+//! A network behind two routers uses the one that answers.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use super::policy::set;
 use super::{PATIENCE, join, start};
 
-/// The network, and a host there.
+/// The network, and one of its hosts.
 pub const NETWORK: &str = Lan::NETWORK;
 pub const BEHIND: &str = Lan::HOST;
 
-/// Has nothing come in or go out by the uplink.
+/// Drops all packets on the uplink.
 const CUT: &str = "
 table inet cut {
   chain in { type filter hook input priority filter; iifname eth0 drop; }
@@ -23,11 +23,11 @@ table inet cut {
 }
 ";
 
-/// How soon a network has moved from a router that hangs: two questions, each with two seconds for its
-/// answer, three seconds after the last ones; and time for the clients of a machine that is busy.
+/// Time until a network has moved from a hanging router: two probes, each with two seconds for the
+/// answer, three seconds after the last ones; plus a margin for clients on a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 
-/// A host on the switch with a way of its own to the network.
+/// A host on the switch with its own link to the network.
 pub fn router(tailnet: &Tailnet, behind: &Host, number: usize, kind: MemberKind) -> Member {
     let host = tailnet.host(["first", "second"][number], Uplink::Switch);
     let device = ["eth0", "eth1"][number];
@@ -39,7 +39,7 @@ pub fn router(tailnet: &Tailnet, behind: &Host, number: usize, kind: MemberKind)
     Member::join(tailnet, host, kind, &format!("--advertise-routes={NETWORK}"))
 }
 
-/// The routers that the network goes to.
+/// The current routers of the network.
 pub fn primary(tailnet: &Tailnet) -> Vec<Value> {
     let nodes = tailnet.coordinator.nodes();
     let has_it = |node: &&Value| node["primary_routes"] == json!([NETWORK]);
@@ -47,7 +47,7 @@ pub fn primary(tailnet: &Tailnet) -> Vec<Value> {
 }
 
 #[test]
-fn a_network_moves_from_a_router_that_hangs_or_is_cut_off_within_seconds_and_not_back() {
+fn a_network_leaves_a_hanging_or_cut_off_router_within_seconds() {
     let Some(tailnet) = start() else { return };
     set(&tailnet, &json!({ "autoApprovers": { "routes": { NETWORK: ["rig@"] } } }));
     let behind = Host::new("behind");
@@ -61,7 +61,7 @@ fn a_network_moves_from_a_router_that_hangs_or_is_cut_off_within_seconds_and_not
 
     first.signal("STOP");
     let watch = Stopwatch::start();
-    assert!(!is_reached(), "it goes to the router that hangs");
+    assert!(!is_reached(), "it still uses the hanging router");
     eventually("the network is reached by the other", SOON, is_reached);
     announce(&format!("a network moved in {:.1} s", watch.elapsed().as_secs_f64()));
     assert_eq!(primary(&tailnet), ["second"]);
@@ -70,16 +70,16 @@ fn a_network_moves_from_a_router_that_hangs_or_is_cut_off_within_seconds_and_not
     eventually("the first answers again", PATIENCE, || {
         tailnet.coordinator.log().contains("answers again")
     });
-    // Longer than it takes to ask all once more.
+    // Longer than another round of probes.
     let pings = ping(&client.host, format!("-c 40 -i 0.2 -W 1 {BEHIND}"));
     assert!(pings.is_complete(), "{}", pings.text);
     assert_eq!(primary(&tailnet), ["second"]);
 
-    // Nothing ends its connections: they are cut, and nobody is told.
+    // Its connections are cut without an error.
     let rules = second.host.write("cut", CUT);
     second.host.run(format!("nft -f {rules}"));
     let watch = Stopwatch::start();
-    assert!(!is_reached(), "it goes to the router that is cut off");
+    assert!(!is_reached(), "it still uses the router that is cut off");
     eventually("the network is reached by the first again", SOON, is_reached);
     announce(&format!("a network moved in {:.1} s", watch.elapsed().as_secs_f64()));
     assert_eq!(primary(&tailnet), ["first"]);

@@ -1,4 +1,4 @@
-//! Tailscale SSH: logins that a policy accepts, and those that have to be confirmed.
+//! Tailscale SSH: logins that a policy accepts, and logins that need confirmation.
 
 use netns::{Family, Member, MemberKind, Tailnet, eventually};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::policy::set;
 use super::{PATIENCE, join, start};
 
-/// Where a login writes what it is told.
+/// Output of a login.
 const OUTPUT: &str = "/run/rig/ssh.log";
 
 /// A policy with one rule for logins between a user's own machines.
@@ -17,34 +17,34 @@ pub fn rule(action: &Value) -> Value {
     json!({ "ssh": [rule] })
 }
 
-/// A login that waits.
+/// A waiting login.
 pub struct Login<'a>(&'a Member);
 
 impl<'a> Login<'a> {
-    /// Logs in from one to another, and says hello.
+    /// Logs in from one to another, and runs `echo hello`.
     pub fn start(from: &'a Member, to: &str) -> Login<'a> {
         let line = words(to);
         from.host.run(format!("rm -f {OUTPUT}; ({line}; echo ended) >{OUTPUT} 2>&1 </dev/null &"));
         Login(from)
     }
 
-    /// Where it is confirmed.
+    /// The confirmation link.
     pub fn link(&self) -> String {
         let link = || {
-            let said = self.said();
-            said.split_whitespace().find(|word| word.contains("/ssh/")).map(str::to_owned)
+            let output = self.output();
+            output.split_whitespace().find(|word| word.contains("/ssh/")).map(str::to_owned)
         };
         eventually("the login shows a link", PATIENCE, || link().is_some());
-        link().expect("it was just there")
+        link().expect("it was present before")
     }
 
-    /// What it was told until it ended.
+    /// Its output until it ended.
     pub fn end(&self) -> String {
-        eventually("the login ends", PATIENCE, || self.said().contains("ended"));
-        self.said()
+        eventually("the login ends", PATIENCE, || self.output().contains("ended"));
+        self.output()
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         self.0.host.attempt(format!("cat {OUTPUT}")).stdout
     }
 }
@@ -58,7 +58,7 @@ fn number(link: &str) -> &str {
     link.rsplit('/').next().unwrap_or_default()
 }
 
-/// Two machines of one user; the second takes logins.
+/// Two machines of one user; the second accepts logins.
 fn pair(tailnet: &Tailnet) -> [Member; 2] {
     let one = join(tailnet, "one", MemberKind::Tailscaled, "");
     let other = join(tailnet, "other", MemberKind::Tailscaled, "--ssh");
@@ -67,7 +67,7 @@ fn pair(tailnet: &Tailnet) -> [Member; 2] {
 }
 
 #[test]
-fn a_login_is_accepted_or_has_to_be_confirmed_as_the_policy_says() {
+fn a_login_is_accepted_or_needs_confirmation_by_the_policy() {
     let Some(tailnet) = start() else { return };
     set(&tailnet, &rule(&json!({ "action": "accept" })));
     let [one, other] = pair(&tailnet);

@@ -1,4 +1,4 @@
-//! What a user of stock clients expects of a network, each end to end.
+//! Features that users of stock clients expect of a network, end to end.
 
 use netns::{
     Family, Host, Lan, Member, MemberKind, Tailnet, Uplink, eventually, forward, ping, serve_names,
@@ -41,7 +41,7 @@ fn world() -> Option<World> {
     let offers = format!("--advertise-routes={NETWORK} --advertise-exit-node");
     let router = Member::join(&tailnet, host, MemberKind::Tailscaled, &offers);
     let client = join(&tailnet, "client", MemberKind::Tailscaled, "--accept-routes");
-    client.becomes_direct(&router);
+    client.wait_until_direct(&router);
     Some(World { tailnet, client, router, _behind: behind })
 }
 
@@ -56,8 +56,8 @@ impl World {
         });
     }
 
-    /// What a command of the client's says, which ends well.
-    fn says(&self, command: &str) -> String {
+    /// The output of a client's command, which must succeed.
+    fn run_on_client(&self, command: &str) -> String {
         let said = self.client.tailscale(command);
         assert!(said.ok, "{command}: {said:?}");
         said.stdout
@@ -69,10 +69,10 @@ fn state(member: &Member) -> Value {
 }
 
 #[test]
-fn names_networks_and_exits_are_of_use_and_a_client_goes_and_comes() {
+fn names_networks_and_exits_work_and_a_client_reconnects() {
     let Some(world) = world() else { return };
     let World { client, router, .. } = &world;
-    let pong = world.says("ping router");
+    let pong = world.run_on_client("ping router");
     assert!(pong.contains("pong from router"), "{pong}");
 
     world.resolves("router", router.addresses.of(Family::V4));
@@ -82,15 +82,15 @@ fn names_networks_and_exits_are_of_use_and_a_client_goes_and_comes() {
     world.resolves("db.corp.test", "192.168.77.7");
 
     assert!(world.reaches(BEHIND) && !world.reaches(WORLD));
-    world.says("set --exit-node=router");
+    world.run_on_client("set --exit-node=router");
     eventually("the world is reached by the exit", PATIENCE, || world.reaches(WORLD));
-    world.says("set --exit-node=");
+    world.run_on_client("set --exit-node=");
     eventually("the world is gone again", PATIENCE, || !world.reaches(WORLD));
 
-    world.says("down");
+    world.run_on_client("down");
     assert_eq!(state(client), "Stopped");
     assert!(!world.reaches(BEHIND));
-    world.says("up");
+    world.run_on_client("up");
     eventually("it is back", PATIENCE, || world.reaches(BEHIND));
 
     let key = client.status()["Self"]["PublicKey"].clone();
@@ -105,30 +105,30 @@ fn names_networks_and_exits_are_of_use_and_a_client_goes_and_comes() {
 }
 
 #[test]
-fn commands_of_the_stock_client_find_what_they_ask_for() {
+fn commands_of_the_stock_client_work() {
     let Some(world) = world() else { return };
     let World { client, router, .. } = &world;
     let at = router.addresses.of(Family::V4);
-    let whois = world.says(&format!("whois {at}"));
+    let whois = world.run_on_client(&format!("whois {at}"));
     assert!(whois.contains("router.rig.test") && whois.contains("rig"), "{whois}");
     let netcheck = client.tailscale("netcheck");
     assert!(netcheck.ok && netcheck.stdout.contains("Nearest DERP: Rig"), "{netcheck:?}");
-    let lock = world.says("lock status");
+    let lock = world.run_on_client("lock status");
     assert!(lock.contains("NOT enabled"), "{lock}");
-    let exits = world.says("exit-node list");
+    let exits = world.run_on_client("exit-node list");
     assert!(exits.contains("router.rig.test"), "{exits}");
-    assert!(world.says("exit-node suggest").contains("No exit node suggestion"));
+    assert!(world.run_on_client("exit-node suggest").contains("No exit node suggestion"));
     let suggested = json!({ "target": ["*"], "attr": ["suggest-exit-node"] });
     let port = || client.host.run("ss -Huln").contains(":51820 ");
-    assert!(port(), "the rig has it listen there");
+    assert!(port(), "the rig set this port");
     set(&world.tailnet, &json!({ "nodeAttrs": [suggested], "randomizeClientPort": true }));
     eventually("an exit is suggested", PATIENCE, || {
-        world.says("exit-node suggest").contains("router.rig.test")
+        world.run_on_client("exit-node suggest").contains("router.rig.test")
     });
     eventually("its port is another", PATIENCE, || !port());
 
     client.host.write("note.txt", "a note");
-    world.says("file cp /run/rig/note.txt router:");
+    world.run_on_client("file cp /run/rig/note.txt router:");
     router.host.run("mkdir /run/rig/inbox");
     let got = router.tailscale("file get --wait /run/rig/inbox");
     assert!(got.ok, "{got:?}");
@@ -142,7 +142,7 @@ fn commands_of_the_stock_client_find_what_they_ask_for() {
 }
 
 #[test]
-fn folders_are_shared_where_the_policy_says_so() {
+fn folders_are_shared_if_the_policy_allows_it() {
     let Some(World { client, router, tailnet, _behind }) = world() else { return };
     let shares = json!({ "target": ["*"], "attr": ["drive:share", "drive:access"] });
     let all = json!([{ "shares": ["*"], "access": "rw" }]);
@@ -161,7 +161,7 @@ fn folders_are_shared_where_the_policy_says_so() {
 }
 
 #[test]
-fn what_there_is_not_is_refused_soon_and_in_words() {
+fn unsupported_features_are_refused_promptly_with_a_message() {
     let Some(world) = world() else { return };
     let World { client, tailnet, .. } = &world;
     for (command, words) in [

@@ -1,45 +1,47 @@
-//! What happens to the tunnel meanwhile: new keys, new addresses, other offloads.
+//! Changes of the tunnel during the load: new keys, new addresses, other offloads.
 
 use std::time::Duration;
 
 use netns::{
-    Addresses, Family, INTERFACE, Implementation, PORT, Pair, Random, Shown, Side, preshared_key,
+    Addresses, Family, INTERFACE, Implementation, PORT, Pair, Random, ShowOutput, Side,
+    preshared_key,
 };
 
 const REKEY_EVERY: Duration = Duration::from_secs(3);
-/// Behind each second rekey: a handshake message that is lost to a move is sent again after 5 s.
+/// After every second rekey: a handshake message that is lost due to a move is sent again after 5
+/// s.
 const MOVE_AFTER: Duration = Duration::from_millis(1500);
 const TOGGLE_EVERY: Duration = Duration::from_secs(5);
 
-/// A run of this length has a time without forced rekeys in its middle, which is longer than a
-/// session lives (180 s).
+/// A run of this length has a period without forced rekeys in its middle, which is longer than the
+/// lifetime of a session (180 s).
 pub const LONG: Duration = Duration::from_secs(480);
 
-/// The offloads that come and go are the same in each run.
+/// The switched offloads are the same in each run.
 const SEED: u64 = 3;
 
-/// What was done, and what came of it.
+/// The changes and their effects.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
-    /// Peers taken away and added again.
+    /// Peers removed and added again.
     pub rekeys: u64,
-    /// Of these, how many handshakes were done.
+    /// Completed handshakes after them.
     pub handshakes: u64,
-    /// The longest that one of them took, as seen by looking now and then.
+    /// The longest of these handshakes, by polling.
     pub slowest: Duration,
-    /// Handshakes of a session's age, in the time without forced rekeys.
+    /// Handshakes due to a session's age, in the period without forced rekeys.
     pub by_age: u64,
-    /// Times that left changed its addresses.
+    /// Changes of left's addresses.
     pub moves: u64,
     /// Offloads switched on or off.
     pub toggles: u64,
-    /// How often `udp-gro` was among them, and went off.
+    /// How often `udp-gro` was switched off.
     pub udp_gro_off: u64,
-    /// What was dropped in the time without forced rekeys, by side and reason.
+    /// Drops in the period without forced rekeys, by side and reason.
     pub undisturbed: Vec<(String, u64)>,
 }
 
-/// Does what is due.
+/// Performs due changes.
 pub struct Disturber<'a> {
     pair: &'a Pair,
     length: Duration,
@@ -48,17 +50,17 @@ pub struct Disturber<'a> {
     next_rekey: Duration,
     next_move: Option<Duration>,
     next_toggle: Duration,
-    /// Since when a forced handshake is awaited.
+    /// Start of the awaited forced handshake.
     awaited: Option<Duration>,
-    /// Left's address on the cable ends so.
+    /// Last part of left's address on the cable.
     number: u8,
-    /// When the time without forced rekeys began: the drops, and the last handshake.
+    /// Drops and last handshake at the start of the period without forced rekeys.
     before: Option<(Vec<(String, u64)>, u64)>,
 }
 
 impl<'a> Disturber<'a> {
     pub fn new(pair: &'a Pair, length: Duration) -> Self {
-        // When the address goes that came first, the others stay.
+        // When the first address is removed, the others remain.
         pair.left.host.run("echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries");
         Disturber {
             pair,
@@ -78,7 +80,7 @@ impl<'a> Disturber<'a> {
         self.await_handshake(now);
         if now >= self.next_rekey && self.awaited.is_none() {
             self.next_rekey = now + REKEY_EVERY;
-            if self.leaves_keys(now) {
+            if self.is_without_rekeys(now) {
                 let last = self.last_handshake();
                 self.before.get_or_insert_with(|| (drops(self.pair), last));
             } else {
@@ -91,7 +93,7 @@ impl<'a> Disturber<'a> {
             }
         }
         if self.next_move.is_some_and(|due| now >= due) {
-            // Not again before the next rekey but one.
+            // Only after the next rekey but one.
             self.next_move = Some(Duration::MAX);
             self.roam();
         }
@@ -101,7 +103,7 @@ impl<'a> Disturber<'a> {
         }
     }
 
-    /// A peer that was added again has seen no handshake, until it does.
+    /// A peer that was added again has no handshake until the first one completes.
     fn await_handshake(&mut self, now: Duration) {
         let Some(since) = self.awaited else { return };
         if self.last_handshake() != 0 {
@@ -115,8 +117,8 @@ impl<'a> Disturber<'a> {
         self.pair.left.peer_status(&self.pair.right).latest_handshake
     }
 
-    /// From four tenths of a long run to three quarters.
-    fn leaves_keys(&self, now: Duration) -> bool {
+    /// From four to seven and a half tenths of a long run.
+    fn is_without_rekeys(&self, now: Duration) -> bool {
         self.length >= LONG && (0.40..0.75).contains(&now.div_duration_f64(self.length))
     }
 
@@ -130,8 +132,7 @@ impl<'a> Disturber<'a> {
         self.events.undisturbed = grown.filter(|(_, count)| *count > 0).collect();
     }
 
-    /// Gives both a new preshared key; left forgets its session. Outside, it goes on by the other
-    /// family.
+    /// Gives both a new preshared key; left deletes its session. The outer family changes.
     fn rekey(&mut self) {
         let (left, right) = (&self.pair.left, &self.pair.right);
         let (ours, theirs) = (&left.key.public, &right.key.public);
@@ -149,7 +150,7 @@ impl<'a> Disturber<'a> {
         self.events.rekeys += 1;
     }
 
-    /// Gives left another address of each family; each third time another port as well.
+    /// Gives left another address of each family, and every third time another port.
     fn roam(&mut self) {
         let (left, right) = (&self.pair.left, &self.pair.right);
         let old = Addresses::new(1, self.number);
@@ -158,8 +159,8 @@ impl<'a> Disturber<'a> {
         new.assign(&left.host, "eth0");
         for (family, length) in [(Family::V4, 24), (Family::V6, 64)] {
             left.host.run(format!("ip address del {}/{length} dev eth0", old.of(family)));
-            // While the kernel looks for a neighbour, it drops all but the last packets to it, and no
-            // interface counts them: a response to a handshake would be lost before what follows it.
+            // While the kernel resolves a neighbour, it drops all but the last packets to it,
+            // without counting them for an interface: a response to a handshake would be lost.
             right.host.run(format!("ping -n -c 1 -w 5 {}", new.of(family)));
         }
         self.events.moves += 1;
@@ -172,7 +173,7 @@ impl<'a> Disturber<'a> {
     /// Switches one offload of one side.
     fn toggle(&mut self) {
         let side: &Side = [&self.pair.left, &self.pair.right][self.random.below(2)];
-        let offloads = Shown::of(&side.host, INTERFACE).offloads;
+        let offloads = ShowOutput::of(&side.host, INTERFACE).offloads;
         let (name, on) = offloads.into_iter().nth(self.random.below(6)).expect("there are six");
         let wanted = if on { "off" } else { "on" };
         let program = Implementation::Linerate.path();
@@ -187,11 +188,11 @@ impl<'a> Disturber<'a> {
     }
 }
 
-/// Drops of both sides so far, as `left: in forged`; also those of the kernel's queues, in front of
-/// the tunnel and in the cable.
+/// Drops of both sides, such as `left: in forged`, including the kernel's queues in front of the
+/// tunnel and in the cable.
 pub fn drops(pair: &Pair) -> Vec<(String, u64)> {
     let of = |side: &Side| {
-        let mut drops = Shown::of(&side.host, INTERFACE).drops;
+        let mut drops = ShowOutput::of(&side.host, INTERFACE).drops;
         drops.insert("tun queue".to_owned(), side.host.device_count(INTERFACE, "tx_dropped"));
         let cable = ["tx_dropped", "rx_dropped"].map(|name| side.host.device_count("eth0", name));
         drops.insert("cable".to_owned(), cable.iter().sum());

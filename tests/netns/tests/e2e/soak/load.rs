@@ -1,14 +1,14 @@
-//! The traffic: streams as fast as they go, paced datagrams, pings.
+//! The traffic: streams at full speed, paced datagrams, pings.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use netns::{Arrived, Carried, Datagrams, Family, Pace, Pair, Ping, Pinging, Side, Stream, Train};
 
-/// About 6 Mbit/s of datagrams that the sender gives to the kernel one by one.
+/// About 6 Mbit/s of single datagrams.
 const SINGLE: Train =
     Train { count: 4, size: 700, segmented: false, rest: Duration::from_millis(4) };
-/// About 38 Mbit/s of datagrams that go into the tunnel as super-packets, as of QUIC.
+/// About 38 Mbit/s of datagrams that enter the tunnel as super-packets, as with QUIC.
 const SEGMENTED: Train =
     Train { count: 16, size: 1200, segmented: true, rest: Duration::from_millis(4) };
 
@@ -19,7 +19,7 @@ pub struct Load {
     pings: Pinging,
 }
 
-/// What it carried, by name.
+/// Results of the traffic, by name.
 pub struct LoadCarried {
     pub streams: Vec<(&'static str, Carried)>,
     pub datagrams: Vec<(&'static str, Arrived)>,

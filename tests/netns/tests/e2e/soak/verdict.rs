@@ -1,5 +1,5 @@
-//! What a run has to show: drops with a cause, flat memory, no threads or files left over, no
-//! traffic that stood still.
+//! Requirements of a run: every drop has a cause, memory is flat, no threads or files are left
+//! over, and no traffic stalls.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,41 +9,41 @@ use netns::{Daemon, Pair, announce, median};
 use super::disturb::{Events, LONG, drops};
 use super::load::LoadCarried;
 
-/// The longest that TCP may stand still: a handshake message that is lost is sent again after 5 s
-/// and jitter, and TCP's own patience may have doubled meanwhile.
+/// The longest stall of TCP: a lost handshake message is sent again after 5 s and jitter, and TCP's
+/// own timeout may double meanwhile.
 const LONGEST_STALL: Duration = Duration::from_secs(10);
-/// The part of the paced datagrams and of the pings that may be lost, to moves and to queues.
+/// The fraction of the paced datagrams and of the pings that may be lost to moves and queues.
 const MOST_LOST: f64 = 0.05;
-/// The least that a stream has to carry, in bits a second.
+/// The lowest rate of a stream, in bits a second.
 const LEAST_RATE: f64 = 10e6;
 
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// Memory is compared from here on, when most buffers were used: a fifth of the run, at most.
+/// Memory is compared from here on, when most buffers have been used: at most a fifth of the run.
 const WARM_UP: Duration = Duration::from_secs(120);
-/// What resident memory may have grown since it was warm, in bytes: the last of the slots to receive
-/// into, 4 MiB, and of the queue come into use in a burst that is seldom.
+/// Growth of resident memory in bytes: the last of the slots to receive into, 4 MiB, and of the
+/// queue are only used in a rare burst.
 const MOST_GROWN: f64 = 4.0 * 1024.0 * 1024.0;
-/// A run of this length tells whether memory grows steadily; in a shorter one buffers still come
-/// into use all the time.
-const TELLING: Duration = Duration::from_secs(300);
-/// What it may grow in a minute, in bytes.
+/// A run of this length shows whether memory grows steadily; in a shorter one buffers are still
+/// being used for the first time.
+const SLOPE_LENGTH: Duration = Duration::from_secs(300);
+/// Limit of growth in a minute, in bytes.
 const MOST_SLOPE: f64 = 64.0 * 1024.0;
 
 /// Datagrams that fit into a receive buffer of 4 MiB, and so between two hosts.
 const IN_FLIGHT: u64 = 4096;
 
-/// Why packets may be dropped in this test.
+/// A reason for packet drops in this test.
 struct Cause {
     reason: &'static str,
     because: &'static str,
-    /// Packets at most, of a run that carried so many.
+    /// Limit of packets, by the number that the run carried.
     most: fn(&Events, u64) -> u64,
 }
 
 const CAUSES: &[Cause] = &[
     Cause {
         reason: "in unknown index",
-        because: "left forgot its session with its peer, and right used it on",
+        because: "left deleted its session with its peer, and right still used it",
         most: |events, _| events.rekeys * IN_FLIGHT,
     },
     Cause {
@@ -54,7 +54,7 @@ const CAUSES: &[Cause] = &[
     },
     Cause {
         reason: "handshake forged",
-        because: "right answered so once more, as its first answer may have been lost",
+        because: "right answered once more, because its first answer might be lost",
         most: |events, _| events.rekeys * 2,
     },
     Cause {
@@ -65,12 +65,12 @@ const CAUSES: &[Cause] = &[
     },
     Cause {
         reason: "out staged full",
-        because: "more than 128 packets came before the handshake was done",
+        because: "more than 128 packets waited for the handshake",
         most: |events, _| events.rekeys * IN_FLIGHT,
     },
     Cause {
         reason: "out handshake failed",
-        because: "they waited for a handshake when left took its peer away",
+        because: "they waited for a handshake when left removed its peer",
         most: |events, _| events.rekeys * 128,
     },
     Cause {
@@ -81,7 +81,7 @@ const CAUSES: &[Cause] = &[
     },
     Cause {
         reason: "out unreachable",
-        because: "the way was gone for a moment, as left's address changed",
+        because: "the path was interrupted when left's address changed",
         most: |events, _| events.moves * 256,
     },
     Cause {
@@ -92,12 +92,12 @@ const CAUSES: &[Cause] = &[
     },
     Cause {
         reason: "out congestion",
-        because: "a stream's queue stood, and its sender is told",
+        because: "a stream's queue was full, and its sender got an error",
         most: |_, packets| packets / 100,
     },
     Cause {
         reason: "in congestion",
-        because: "the socket's queue stood, and the sender of a stream is told",
+        because: "the socket's queue was full, and the sender of a stream got an error",
         most: |_, packets| packets / 100,
     },
     Cause {
@@ -117,7 +117,7 @@ const CAUSES: &[Cause] = &[
     },
 ];
 
-/// The causes that go while left keeps its peer.
+/// The causes that do not occur while left does not remove its peer.
 const OF_REKEYS: [&str; 6] = [
     "in unknown index",
     "handshake lost secret",
@@ -127,7 +127,7 @@ const OF_REKEYS: [&str; 6] = [
     "out handshake failed",
 ];
 
-/// What both daemons took of the machine, as time went on.
+/// Resources of both daemons over time.
 #[derive(Default)]
 pub struct Health {
     samples: Vec<[Sample; 2]>,
@@ -150,7 +150,7 @@ impl Sample {
 }
 
 impl Health {
-    /// Looks once a second.
+    /// Samples once a second.
     pub fn look(&mut self, pair: &Pair, at: Duration) {
         if at < self.next {
             return;
@@ -159,11 +159,11 @@ impl Health {
         self.samples.push([&pair.left, &pair.right].map(|side| Sample::of(&side.daemon, at)));
     }
 
-    /// How one side fared from `warm` on.
+    /// The trend of one side from `warm` on.
     fn trend(&self, side: usize, warm: Duration) -> Trend {
         let samples = self.samples.iter().map(|both| both[side]);
         let samples: Vec<Sample> = samples.filter(|sample| sample.at >= warm).collect();
-        assert!(samples.len() >= 10, "there are {} looks only", samples.len());
+        assert!(samples.len() >= 10, "there are only {} samples", samples.len());
         let (first, last) = (&samples[..5], &samples[samples.len() - 5..]);
         Trend {
             memory: [first, last].map(|part| middle(part, |sample| sample.memory)),
@@ -174,7 +174,7 @@ impl Health {
     }
 }
 
-/// First and last values, each the middle of five.
+/// First and last values, each the median of five.
 struct Trend {
     memory: [f64; 2],
     /// Bytes a minute.
@@ -187,8 +187,8 @@ fn middle(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
     median(samples.iter().map(of).collect())
 }
 
-/// What three quarters of all pairs of samples see at least (after Theil and Sen): a leak is steady,
-/// while a buffer that comes into use is one step, which many pairs do not see.
+/// The slope that at least three quarters of all pairs of samples exceed (after Theil and Sen). A
+/// leak is steady, while a buffer's first use is one step, which many pairs do not contain.
 fn slope(samples: &[Sample]) -> f64 {
     let minutes = |from: &Sample, to: &Sample| (to.at - from.at).as_secs_f64() / 60.0;
     let from_each = samples.iter().enumerate();
@@ -202,7 +202,7 @@ fn slope(samples: &[Sample]) -> f64 {
     slopes[slopes.len() / 4]
 }
 
-/// The summary, and what in it must not be.
+/// The summary and the failed requirements.
 pub struct Verdict {
     text: String,
     faults: Vec<String>,
@@ -225,13 +225,13 @@ impl Verdict {
     }
 
     /// # Panics
-    /// When there is a fault.
+    /// If a requirement failed.
     pub fn announce_and_assert(self) {
         announce(&format!("\n{}", self.text));
         assert!(self.faults.is_empty(), "{:#?}", self.faults);
     }
 
-    fn say(&mut self, line: String) {
+    fn print_line(&mut self, line: String) {
         writeln!(self.text, "SOAK {line}").expect("a string takes all");
     }
 
@@ -242,7 +242,7 @@ impl Verdict {
     }
 
     fn judge_events(&mut self, length: Duration, events: &Events) {
-        self.say(format!(
+        self.print_line(format!(
             "{} s: {} forced rekeys and {} handshakes of them, the slowest {:.1?}; {} by age; \
              {} moves, {} offloads toggled",
             length.as_secs(),
@@ -253,43 +253,43 @@ impl Verdict {
             events.moves,
             events.toggles
         ));
-        // The last may be under way.
+        // The last one may be in progress.
         let all = events.handshakes + 1 >= events.rekeys && events.handshakes > 0;
         self.expect(all && events.slowest <= LONGEST_STALL, format!("{events:?}"));
         let by_age = length < LONG || events.by_age > 0;
-        self.expect(by_age, "no session was followed by another for its age".to_owned());
+        self.expect(by_age, "no session was renewed by age".to_owned());
         for (name, count) in &events.undisturbed {
-            self.say(format!("while no rekey was forced: {name}: {count}"));
+            self.print_line(format!("while no rekey was forced: {name}: {count}"));
             let forced = OF_REKEYS.iter().any(|reason| name.ends_with(reason));
             self.expect(!forced, format!("{name}: {count} while no rekey was forced"));
         }
     }
 
-    /// Returns how many inner packets passed, at least.
+    /// Returns a lower bound of inner packets.
     fn judge_load(&mut self, length: Duration, carried: &LoadCarried) -> u64 {
         let mut packets = 0;
         for (name, stream) in &carried.streams {
             let rate = stream.received as f64 * 8.0 / length.as_secs_f64();
             let gap = stream.longest_gap;
-            self.say(format!(
+            self.print_line(format!(
                 "{name}: {:.2} GB, {:.0} Mbit/s, longest stall {gap:.1?}",
                 stream.received as f64 / 1e9,
                 rate / 1e6
             ));
             self.expect(stream.sent == stream.received, format!("{name}: {stream:?}"));
-            self.expect(gap <= LONGEST_STALL, format!("{name} stood still for {gap:?}"));
+            self.expect(gap <= LONGEST_STALL, format!("{name} stalled for {gap:?}"));
             self.expect(rate >= LEAST_RATE, format!("{name}: {rate:.0} bit/s"));
             packets += stream.received / 1420;
         }
         for (name, flow) in &carried.datagrams {
-            self.say(format!("{name}: {flow:?}, {:.3} % lost", flow.lost() * 100.0));
+            self.print_line(format!("{name}: {flow:?}, {:.3} % lost", flow.lost() * 100.0));
             self.expect(flow.lost() <= MOST_LOST, format!("{name}: {flow:?}"));
             self.expect(flow.doubled == 0, format!("{name}: {flow:?}"));
             packets += flow.received;
         }
         let pings = &carried.pings;
         let lost = 1.0 - f64::from(pings.received) / f64::from(pings.sent.max(1));
-        self.say(format!(
+        self.print_line(format!(
             "ping: {} sent, {:.2} % lost, {:.2} ms median, {:.2} ms p99",
             pings.sent,
             lost * 100.0,
@@ -304,12 +304,15 @@ impl Verdict {
         for (name, count) in drops {
             let cause = CAUSES.iter().find(|cause| name.ends_with(cause.reason));
             let Some(cause) = cause else {
-                self.say(format!("dropped, {name}: {count}, UNEXPLAINED"));
+                self.print_line(format!("dropped, {name}: {count}, UNEXPLAINED"));
                 self.faults.push(format!("{name}: {count} unexplained"));
                 continue;
             };
             let most = (cause.most)(events, packets);
-            self.say(format!("dropped, {name}: {count} of at most {most}: {}", cause.because));
+            self.print_line(format!(
+                "dropped, {name}: {count} of at most {most}: {}",
+                cause.because
+            ));
             self.expect(*count <= most, format!("{name}: {count} are more than {most}"));
         }
     }
@@ -318,7 +321,7 @@ impl Verdict {
         let warm = WARM_UP.min(length / 5);
         for (side, name) in ["left", "right"].into_iter().enumerate() {
             let Trend { memory: [first, last], slope, threads, files } = health.trend(side, warm);
-            self.say(format!(
+            self.print_line(format!(
                 "{name}: resident {:.2} MB at {} s, {:.2} MB at the end, {:+.1} KB a minute; \
                  threads {} and {}, files {} and {}",
                 first / 1e6,
@@ -331,11 +334,11 @@ impl Verdict {
                 files[1]
             ));
             self.expect(last - first <= MOST_GROWN, format!("{name} grew from {first} to {last}"));
-            let steep = length >= TELLING && slope > MOST_SLOPE;
+            let steep = length >= SLOPE_LENGTH && slope > MOST_SLOPE;
             self.expect(!steep, format!("{name} grows {slope} bytes a minute"));
             self.expect(threads[1] <= threads[0], format!("{name}: threads {threads:?}"));
             self.expect(files[1] <= files[0], format!("{name}: files {files:?}"));
-            self.expect(files[0] > 0.0 && first > 0.0, format!("{name}: cannot be looked into"));
+            self.expect(files[0] > 0.0 && first > 0.0, format!("{name}: no data"));
         }
     }
 }
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_grows_steadily_is_told_from_a_buffer_that_comes_into_use() {
+    fn steady_growth_is_distinguished_from_the_first_use_of_a_buffer() {
         let steady = faults_of(|minute| 1e7 + minute * 100e3);
         assert!(steady.len() == 2 && steady[0].contains("left grows "), "{steady:?}");
         let step = |height: f64| move |minute| if minute < 6.0 { 1e7 } else { 1e7 + height };
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_needs_a_cause_and_its_bound() {
+    fn a_drop_without_a_cause_or_above_its_limit_is_a_fault() {
         let events = Events { rekeys: 1, ..Events::default() };
         let faults = |reason: &str, count| {
             let mut verdict = Verdict { text: String::new(), faults: Vec::new() };

@@ -1,4 +1,4 @@
-//! The unmodified tailscale(1) with a linerate node, beside what it does with tailscaled.
+//! The unmodified tailscale(1) with a linerate node, compared with tailscaled.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::tailnet::PATIENCE;
 
-/// What two nodes say of a third one that both reach alike.
+/// Fields that two nodes report equally about a third one.
 const ALIKE: [&str; 15] = [
     "ID",
     "NodeID",
@@ -36,14 +36,14 @@ fn three() -> Option<(Tailnet, [Member; 3])> {
         Member::join(&tailnet, host, kinds[at], "")
     });
     for one in &members[..2] {
-        // A coordinator may send that a node is online some seconds after the node.
+        // A coordinator may announce that a node is online some seconds after the node connected.
         let is_online = || peer(&one.status(), "third")["Online"] == true;
-        eventually("all know the third, which is online", PATIENCE, is_online);
+        eventually("all have the third as an online peer", PATIENCE, is_online);
     }
     Some((tailnet, members))
 }
 
-fn knows(member: &Member, name: &str) -> bool {
+fn has_peer(member: &Member, name: &str) -> bool {
     !peer(&member.status(), name).is_null()
 }
 
@@ -79,7 +79,7 @@ fn the_status_of_linerate_has_tailscaleds_fields_with_their_meaning() {
 }
 
 #[test]
-fn tailscale_asks_a_linerate_node_as_it_asks_tailscaled() {
+fn tailscale_queries_a_linerate_node_as_tailscaled() {
     let Some((_tailnet, members)) = three() else { return };
     let [ours, theirs, third] = &members;
     let address = third.addresses.of(netns::Family::V4);
@@ -106,7 +106,7 @@ fn tailscale_sets_stops_starts_and_logs_out_a_linerate_node() {
         assert!(ended.ok, "{line}: {ended:?}");
     };
     works("set --hostname=renamed --shields-up");
-    eventually("the third knows the new name", PATIENCE, || knows(third, "renamed"));
+    eventually("the third has_peer the new name", PATIENCE, || has_peer(third, "renamed"));
     works("set --shields-up=false");
     works("down");
     assert_eq!(status(ours)["BackendState"], "Stopped");

@@ -6,14 +6,14 @@ use netns::{
 
 use crate::tailnet::PATIENCE;
 
-/// What a command prints.
-fn says(host: &Host, command: &str) -> String {
+/// The output of a command.
+fn output_of(host: &Host, command: &str) -> String {
     let ended = linerate(host, command);
     assert!(ended.ok, "{command}: {ended:?}");
     ended.stderr
 }
 
-/// What `linerate doctor` finds by a check.
+/// The findings of a check of `linerate doctor`.
 pub fn doctor(member: &Member, check: &str) -> Vec<String> {
     let report = linerate(&member.host, &format!("doctor --json {}", Member::INTERFACE));
     let report: serde_json::Value = serde_json::from_str(&report.stderr).expect("a report");
@@ -28,24 +28,24 @@ fn a_node_shows_pings_explains_and_leaves() {
     let [node, other] = [("node", MemberKind::Linerate), ("other", MemberKind::Tailscaled)]
         .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Uplink::Switch), kind, ""));
     let address = other.addresses.of(Family::V4);
-    node.becomes_direct(&other);
+    node.wait_until_direct(&other);
 
-    let status = says(&node.host, "status");
+    let status = output_of(&node.host, "status");
     let line = status.lines().find(|line| line.contains(address)).unwrap_or_default();
     assert!(line.contains("other") && line.contains("direct "), "{status}");
-    let pong = says(&node.host, "ping other");
+    let pong = output_of(&node.host, "ping other");
     assert!(pong.contains("answer from other") && pong.contains(address), "{pong}");
-    let whois = says(&node.host, &format!("whois {address}"));
+    let whois = output_of(&node.host, &format!("whois {address}"));
     assert!(whois.contains("other.rig.test") && whois.contains("rig"), "{whois}");
-    let netcheck = says(&node.host, "netcheck");
+    let netcheck = output_of(&node.host, "netcheck");
     assert!(netcheck.contains("home relay") && netcheck.contains("rig"), "{netcheck}");
-    let why = says(&node.host, "why other:22");
+    let why = output_of(&node.host, "why other:22");
     assert!(!why.contains("FAIL"), "{why}");
 
     assert_eq!(doctor(&node, "tailnet"), [] as [String; 0]);
-    says(&node.host, &format!("leave {}", Member::INTERFACE));
+    output_of(&node.host, &format!("leave {}", Member::INTERFACE));
     assert!(!node.host.has_device(Member::INTERFACE));
-    // headscale takes a node for online for some seconds more.
+    // headscale considers a node online for some more seconds.
     eventually("the node is offline for its coordinator", PATIENCE, || {
         let nodes = tailnet.coordinator.command("nodes list --output json");
         let nodes: serde_json::Value = serde_json::from_str(&nodes).expect("a list of nodes");
@@ -55,7 +55,7 @@ fn a_node_shows_pings_explains_and_leaves() {
 }
 
 #[test]
-fn a_node_that_starts_again_is_the_same_node() {
+fn a_restarted_node_is_the_same_node() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [node, other] = ["node", "other"].map(|name| {
         Member::join(&tailnet, tailnet.host(name, Uplink::Switch), MemberKind::Linerate, "")
@@ -63,8 +63,8 @@ fn a_node_that_starts_again_is_the_same_node() {
     let own = |member: &Member| member.status()["Self"]["PublicKey"].clone();
     let port = || node.host.run(format!("wg show {} listen-port", Member::INTERFACE));
     let before = (own(&node), node.addresses.of(Family::V6).to_owned(), port());
-    says(&node.host, &format!("down {}", Member::INTERFACE));
-    let ended = node.start_again("");
+    output_of(&node.host, &format!("down {}", Member::INTERFACE));
+    let ended = node.restart("");
     assert!(ended.ok, "{ended:?}");
     assert_eq!((own(&node), port()), (before.0, before.2));
     assert!(node.status()["TailscaleIPs"].to_string().contains(&before.1));
@@ -72,7 +72,7 @@ fn a_node_that_starts_again_is_the_same_node() {
 }
 
 #[test]
-fn names_of_nodes_are_resolved_by_either() {
+fn linerate_and_tailscaled_resolve_names_of_nodes() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [node, other] = [("node", MemberKind::Linerate), ("other", MemberKind::Tailscaled)]
         .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Uplink::Switch), kind, ""));
@@ -85,7 +85,7 @@ fn names_of_nodes_are_resolved_by_either() {
 }
 
 #[test]
-fn names_are_resolved_still_where_another_program_wrote_over_the_servers() {
+fn names_are_resolved_after_another_program_replaced_the_servers() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [node, other] = ["node", "other"].map(|name| {
         let host = tailnet.host(name, Uplink::Switch);
@@ -100,7 +100,7 @@ fn names_are_resolved_still_where_another_program_wrote_over_the_servers() {
         let written = node.host.run("cat /etc/resolv.conf");
         written.contains("| nameserver 192.0.2.54") && is_resolved()
     });
-    says(&node.host, &format!("down {}", Member::INTERFACE));
+    output_of(&node.host, &format!("down {}", Member::INTERFACE));
     assert_eq!(node.host.run("cat /etc/resolv.conf"), "nameserver 192.0.2.54\n");
 }
 
@@ -110,7 +110,7 @@ fn as_user(host: &Host, user: u32, command: &str) -> netns::Outcome {
 }
 
 #[test]
-fn the_operator_changes_settings_and_neither_other_users_nor_agent_and_relay_do() {
+fn only_root_and_the_operator_may_change_settings() {
     if netns::lacks_users() {
         return;
     }
@@ -122,8 +122,8 @@ fn the_operator_changes_settings_and_neither_other_users_nor_agent_and_relay_do(
     let node = Member::join(&tailnet, host, MemberKind::Linerate, flags);
     let number = |program: &str| -> u32 {
         let mut found = None;
-        eventually(&format!("{program} runs as a user of its own"), PATIENCE, || {
-            // /proc itself is root's, as these processes cannot be dumped.
+        eventually(&format!("{program} runs as its own user"), PATIENCE, || {
+            // /proc itself belongs to root, because these processes cannot be dumped.
             let asked = format!("grep ^Uid: /proc/$(pgrep -f ^{program})/status | cut -f 2");
             found = node.host.attempt(&asked).stdout.trim().parse().ok().filter(|user| *user != 0);
             found.is_some()
@@ -170,7 +170,7 @@ fn the_operator_changes_settings_and_neither_other_users_nor_agent_and_relay_do(
     assert_eq!(hostname(), "again");
     let unknown = linerate(&node.host, &format!("set {} --operator=nosuchuser", Member::INTERFACE));
     assert!(unknown.ok, "{unknown:?}");
-    let status = says(&node.host, "status");
+    let status = output_of(&node.host, "status");
     assert!(
         status.contains("the operator \"nosuchuser\" is not a user of this machine"),
         "{status}"

@@ -1,9 +1,9 @@
-//! A network whose coordinator and relay are doubles: good, until a test has them be otherwise.
+//! A network whose coordinator and relay are doubles, which behave well until a test changes that.
 //!
 //! ```text
 //!   test ── scripts ──► a thread, on sockets of the coordinator's host
-//!                          443  TLS ── doubles::Coordinator ── maps of all that registered
-//!                         8443  TLS ── doubles::relay, of region 1; 8444 of region 2 where wanted
+//!                          443  TLS ── doubles::Coordinator ── maps of all registered nodes
+//!                         8443  TLS ── doubles::relay, of region 1; 8444 of region 2 if needed
 //!                         3478  UDP ── STUN
 //! ```
 
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use doubles::coordinator::{Coordinator, Door, Manner};
+use doubles::coordinator::{Acceptor, Behaviour, Coordinator};
 use netns::{Certificate, Family, Host, Member, MemberKind, Switch, Uplink, in_background};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
@@ -28,31 +28,31 @@ use tokio_rustls::TlsAcceptor;
 
 use self::coordinator::State;
 pub use self::maps::peer;
-pub use self::relay::RelayManner;
+pub use self::relay::RelayBehaviour;
 
 const HTTPS: u16 = 443;
 pub const DERP: u16 = 8443;
 const STUN: u16 = 3478;
 
-/// Bytes said behind what is good.
+/// Bytes sent after valid data.
 #[derive(Clone, Default)]
-pub struct Words {
+pub struct Payload {
     pub bytes: Arc<[u8]>,
-    /// So many at once, and then a rest; 0 for all.
+    /// Bytes per write, with a pause after each; 0 for all at once.
     pub piece: usize,
     pub rest: Duration,
-    /// Whether the connection ends behind them.
+    /// Whether the connection ends after them.
     pub then_ends: bool,
 }
 
-/// What is said on a map's stream.
+/// Contents of map streams.
 #[derive(Clone)]
 pub enum Stream {
     /// Maps.
     Good,
-    /// These, behind a first map that is good.
-    Then(Words),
-    /// What this makes of a good first map.
+    /// These bytes after a valid first map.
+    Then(Payload),
+    /// A valid first map after this change.
     First(Change),
 }
 
@@ -62,39 +62,39 @@ pub type Change = Arc<dyn Fn(&mut Value) + Send + Sync>;
 /// The network; it ends when it is dropped.
 pub struct Double {
     switch: Switch,
-    /// Has the addresses that the sockets are at.
+    /// The host of the sockets.
     pub host: Host,
     shared: Arc<Shared>,
     _runs: oneshot::Sender<()>,
 }
 
 struct Shared {
-    door: Door,
+    acceptor: Acceptor,
     state: Mutex<State>,
-    relay: Mutex<RelayManner>,
+    relay: Mutex<RelayBehaviour>,
     stream: Mutex<Stream>,
     tls: Mutex<TlsAcceptor>,
-    /// Has the connections of now end.
+    /// Ends the current connections.
     cut: Notify,
     cut_relay: Notify,
     streams: AtomicUsize,
     logins: AtomicUsize,
 }
 
-impl Words {
-    /// Said once.
-    pub fn once(bytes: impl Into<Vec<u8>>) -> Words {
-        Words { bytes: bytes.into().into(), ..Words::default() }
+impl Payload {
+    /// Sent once.
+    pub fn once(bytes: impl Into<Vec<u8>>) -> Payload {
+        Payload { bytes: bytes.into().into(), ..Payload::default() }
     }
 
-    /// The beginning of something, and no more.
-    pub fn cut_off(bytes: impl Into<Vec<u8>>) -> Words {
-        Words { then_ends: true, ..Words::once(bytes) }
+    /// Sent once before the connection closes.
+    pub fn cut_off(bytes: impl Into<Vec<u8>>) -> Payload {
+        Payload { then_ends: true, ..Payload::once(bytes) }
     }
 
-    /// A byte each tenth of a second.
-    pub fn dripping(bytes: impl Into<Vec<u8>>) -> Words {
-        Words { piece: 1, rest: Duration::from_millis(100), ..Words::once(bytes) }
+    /// One byte every tenth of a second.
+    pub fn dripping(bytes: impl Into<Vec<u8>>) -> Payload {
+        Payload { piece: 1, rest: Duration::from_millis(100), ..Payload::once(bytes) }
     }
 
     fn pieces(&self) -> impl Iterator<Item = &[u8]> {
@@ -104,19 +104,19 @@ impl Words {
 }
 
 impl Double {
-    /// A good one, which has this certificate.
+    /// A well-behaved network with this certificate.
     pub fn start(certificate: &Certificate) -> Double {
         Double::of_regions(certificate, 1)
     }
 
-    /// A good one with so many regions, one or two. Only the first has another manner.
+    /// The same with one or two regions. Only the first one can misbehave.
     pub fn of_regions(certificate: &Certificate, regions: u16) -> Double {
         let (switch, host) = Switch::new(&certificate.authority);
-        let coordinator = Coordinator::new(Manner::Good);
+        let coordinator = Coordinator::new(Behaviour::Good);
         let shared = Arc::new(Shared {
-            door: coordinator.door(),
+            acceptor: coordinator.acceptor(),
             state: Mutex::new(State::of_regions(regions)),
-            relay: Mutex::new(RelayManner::Good),
+            relay: Mutex::new(RelayBehaviour::Good),
             stream: Mutex::new(Stream::Good),
             tls: Mutex::new(tls(certificate)),
             cut: Notify::new(),
@@ -162,36 +162,36 @@ impl Double {
         Member::join_at(&self.url(), "key", self.new_host(name), MemberKind::Linerate, "")
     }
 
-    /// Has the coordinator behave so towards connections from now on, and ends those of now.
-    pub fn behave(&self, manner: Manner) {
-        self.shared.door.behave(manner);
+    /// Sets the coordinator's behaviour towards connections, and ends the current ones.
+    pub fn set_behaviour(&self, behaviour: Behaviour) {
+        self.shared.acceptor.set_behaviour(behaviour);
         self.shared.cut.notify_waiters();
     }
 
-    /// Has both servers have this certificate from now on, and ends connections to the coordinator.
+    /// Sets the certificate of both servers, and ends connections to the coordinator.
     pub fn certify(&self, certificate: &Certificate) {
         *self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls(certificate);
         self.shared.cut.notify_waiters();
     }
 
-    /// Has maps' streams go on so from now on, and ends those of now.
-    pub fn say(&self, stream: Stream) {
+    /// Sets the contents of map streams, and ends the current ones.
+    pub fn set_stream(&self, stream: Stream) {
         *self.shared.stream.lock().unwrap_or_else(PoisonError::into_inner) = stream;
         self.shared.cut.notify_waiters();
     }
 
-    /// Has the relay behave so from now on, and ends its connections of now.
-    pub fn relay(&self, manner: RelayManner) {
+    /// Sets the relay's behaviour, and ends its current connections.
+    pub fn relay(&self, manner: RelayBehaviour) {
         *self.shared.relay.lock().unwrap_or_else(PoisonError::into_inner) = manner;
         self.shared.cut_relay.notify_waiters();
     }
 
-    /// How many streams of maps were asked for so far.
+    /// Number of requested map streams.
     pub fn streams(&self) -> usize {
         self.shared.streams.load(Ordering::Relaxed)
     }
 
-    /// How many logins the relay took so far.
+    /// Number of logins at the relay.
     pub fn logins(&self) -> usize {
         self.shared.logins.load(Ordering::Relaxed)
     }
@@ -204,7 +204,7 @@ impl Shared {
 }
 
 fn listener(listener: TcpListener) -> tokio::net::TcpListener {
-    listener.set_nonblocking(true).expect("a socket may be without waiting");
+    listener.set_nonblocking(true).expect("a socket can be non-blocking");
     tokio::net::TcpListener::from_std(listener).expect("a runtime")
 }
 
@@ -215,5 +215,5 @@ fn tls(certificate: &Certificate) -> TlsAcceptor {
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(|config| config.with_no_client_auth().with_single_cert(vec![chain], key));
-    TlsAcceptor::from(Arc::new(config.expect("the certificate is sound")))
+    TlsAcceptor::from(Arc::new(config.expect("the certificate is valid")))
 }

@@ -1,5 +1,5 @@
-//! A coordinator and a relay that mean harm: each gets a line in the status, no process ends or
-//! grows, and a tunnel that stands loses no packet.
+//! A hostile coordinator and a hostile relay: the status shows each attack, no process ends or
+//! grows, and an existing tunnel loses no packet.
 
 mod coordinator;
 mod relay;
@@ -9,7 +9,7 @@ use netns::{Certificate, Member, Switch};
 
 use super::double::Double;
 
-/// Two nodes with a direct way, and those that rule over them.
+/// Two nodes with a direct path, and their hostile servers.
 struct Ruled {
     double: Double,
     nodes: [Member; 2],
@@ -19,7 +19,7 @@ fn ruled() -> Ruled {
     let double = Double::start(&Certificate::new(Switch::coordinator()));
     let nodes = ["one", "other"].map(|name| double.join(name));
     let [one, other] = &nodes;
-    one.becomes_direct(other);
-    other.becomes_direct(one);
+    one.wait_until_direct(other);
+    other.wait_until_direct(one);
     Ruled { double, nodes }
 }

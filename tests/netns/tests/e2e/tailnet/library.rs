@@ -1,4 +1,4 @@
-//! A program that is a node itself, by the library.
+//! A program that is a node, by the library.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -11,14 +11,14 @@ use crate::tailnet::PATIENCE;
 
 /// The name of the program in the tailnet.
 const NODE: &str = "program";
-/// The log of the program, by its name as a service.
+/// The log of the program.
 const LOG: &str = "/run/rig/library.log";
-/// What is served: longer than any buffer on the way.
+/// Length of the page, longer than any buffer on the path.
 const PAGE: usize = 3_000_000;
 
-/// Answers every request by HTTP with a page of letters.
+/// Answers every HTTP request with a long page.
 fn serve(host: &Host) {
-    let listener = host.inside(|| TcpListener::bind("[::]:80").expect("nobody serves there"));
+    let listener = host.inside(|| TcpListener::bind("[::]:80").expect("the port is free"));
     in_background("page", move || {
         let page = format!("HTTP/1.0 200 OK\r\n\r\n{}", "x".repeat(PAGE));
         for mut stream in listener.incoming().flatten() {
@@ -29,7 +29,7 @@ fn serve(host: &Host) {
     });
 }
 
-/// Starts the program as a user without any right, and waits until it serves.
+/// Starts the program as a user without rights, and waits until it serves.
 fn start(host: &Host, url: &str, key: &str) -> Service {
     let program = netns::example("tailnet");
     let program = program.display();
@@ -39,11 +39,11 @@ fn start(host: &Host, url: &str, key: &str) -> Service {
          /run/rig/state/node {NODE} stock.rig.test"
     );
     let service = Service::start(host, "library", words.split_whitespace());
-    service.until(|| host.read(LOG).contains("serving"))
+    service.wait_until(|| host.read(LOG).contains("serving"))
 }
 
 #[test]
-fn a_program_is_a_node_that_fetches_by_name_and_serves_and_is_the_same_at_its_next_start() {
+fn a_program_is_a_node_that_fetches_serves_and_restarts_as_the_same_node() {
     if netns::lacks_users() {
         return;
     }
@@ -81,7 +81,7 @@ fn a_program_is_a_node_that_fetches_by_name_and_serves_and_is_the_same_at_its_ne
         }
         assert!(host.read(LOG).contains("stock.rig.test asks"), "{}", host.read(LOG));
 
-        // It ends by itself once its input does, and closes what it has.
+        // It ends by itself when its input ends, and closes its connections.
         program.close_input();
         eventually("it ends", PATIENCE, || host.read(LOG).contains("closed"));
     }

@@ -1,4 +1,4 @@
-//! Nodes that relay for others by UDP, of each kind for each kind.
+//! Peer relays over UDP, of each kind for each kind of node.
 
 use netns::{Family, Member, MemberKind, Nat, Tailnet, Uplink, eventually};
 
@@ -6,10 +6,10 @@ use MemberKind::{Linerate, Tailscaled};
 
 use crate::tailnet::{PATIENCE, SLOW, talk};
 
-/// Where the relays of tests listen.
+/// Port of the peer relays.
 const PORT: u16 = 40_000;
 
-/// Two nodes that never reach each other directly, and one that both reach.
+/// Two nodes without a direct path, and one that both reach.
 struct World {
     pair: [Member; 2],
     relay: Member,
@@ -24,7 +24,7 @@ fn world(kinds: [MemberKind; 2], relay: MemberKind) -> Option<World> {
     let at = host.run("ip -4 -o addr show dev eth0 | awk '{sub(\"/.*\", \"\", $4); print $4}'");
     let at = format!("{}:{PORT}", at.trim());
     let relay = Member::join(&tailnet, host, relay, "");
-    relay.relays_at(&PORT.to_string());
+    relay.set_relay_port(&PORT.to_string());
     tailnet.coordinator.allow_relay(relay.addresses.of(Family::V4));
     let [one, other] = [("one", kinds[0]), ("other", kinds[1])].map(|(name, kind)| {
         Member::join(&tailnet, tailnet.host(name, Uplink::Behind(Nat::Symmetric)), kind, "")
@@ -36,8 +36,8 @@ fn relayed(kinds: [MemberKind; 2], relay: MemberKind) {
     let Some(world) = world(kinds, relay) else { return };
     let [one, other] = &world.pair;
     one.reaches(other, Family::V4);
-    one.becomes_relayed(other, &world.at);
-    other.becomes_relayed(one, &world.at);
+    one.wait_until_relayed(other, &world.at);
+    other.wait_until_relayed(one, &world.at);
     talk(one, other, SLOW, 0);
 }
 
@@ -67,10 +67,10 @@ fn linerate_relays_for_linerate_and_tailscaled() {
 }
 
 #[test]
-fn a_relay_has_no_rights_ends_when_it_is_turned_off_and_comes_back_when_it_crashes() {
+fn a_relay_has_no_rights_ends_when_disabled_and_restarts_after_a_crash() {
     let Some(world) = world([Tailscaled, Tailscaled], Linerate) else { return };
     let [one, other] = &world.pair;
-    one.becomes_relayed(other, &world.at);
+    one.wait_until_relayed(other, &world.at);
     let pid = || world.relay.host.attempt("pgrep -x linerate-relay").stdout.trim().to_owned();
     let before = pid();
     let status = world.relay.host.run(format!("cat /proc/{before}/status"));
@@ -79,6 +79,6 @@ fn a_relay_has_no_rights_ends_when_it_is_turned_off_and_comes_back_when_it_crash
     assert!(is("NoNewPrivs:\t1") && is("Seccomp:\t2") && !status.contains("\nUid:\t0"), "{status}");
     world.relay.host.run(format!("kill -KILL {before}"));
     eventually("another relay", PATIENCE, || !pid().is_empty() && pid() != before);
-    world.relay.relays_at("''");
+    world.relay.set_relay_port("''");
     eventually("no relay", PATIENCE, || pid().is_empty());
 }

@@ -1,4 +1,4 @@
-//! What is behind a node: its networks, and everything, for nodes that choose it as exit.
+//! Networks behind a node, and exit nodes.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -26,7 +26,7 @@ struct World {
     tailnet: Tailnet,
 }
 
-/// A router that offers something, and a client that accepts it.
+/// A router with routes, and a client that accepts them.
 fn world(kinds: [MemberKind; 2], offers: &str, approved: &str, accepts: &str) -> Option<World> {
     let tailnet = Tailnet::start()?;
     let [client_kind, router_kind] = kinds;
@@ -40,7 +40,7 @@ fn world(kinds: [MemberKind; 2], offers: &str, approved: &str, accepts: &str) ->
     tailnet.coordinator.command(&format!("nodes approve-routes -i {id} -r {approved}"));
     let host = tailnet.host("client", Uplink::Switch);
     let client = Member::join(&tailnet, host, client_kind, accepts);
-    client.becomes_direct(&router);
+    client.wait_until_direct(&router);
     Some(World { client, router, behind, tailnet })
 }
 
@@ -51,11 +51,10 @@ impl World {
         });
     }
 
-    /// Whom a host behind the router takes the client for.
+    /// The client's source address at a host behind the router.
     fn seen_as(&self, target: &str) -> String {
-        let listener = self
-            .behind
-            .inside(|| TcpListener::bind(("0.0.0.0", PORT)).expect("nobody serves there"));
+        let listener =
+            self.behind.inside(|| TcpListener::bind(("0.0.0.0", PORT)).expect("the port is free"));
         let (told, seen) = mpsc::channel();
         in_background("seen", move || {
             let (mut stream, from): (_, SocketAddr) = listener.accept().expect("it listens");
@@ -94,7 +93,7 @@ fn exit_node(kinds: [MemberKind; 2]) {
     set(world.router.addresses.of(Family::V4));
     world.reaches(WORLD);
     assert_eq!(world.seen_as(WORLD), ROUTER, "{kinds:?}");
-    // The coordinator stays reachable beside the exit node, and so do peers.
+    // The coordinator and peers remain reachable without the exit node.
     world.client.reaches(&world.router, Family::V6);
     assert_eq!(world.client.status()["BackendState"], "Running");
     set("");

@@ -1,4 +1,4 @@
-//! Trouble of the control plane, which costs no packet, and of a user, who is told what to do.
+//! Failures of the control plane, which lose no packet, and errors of users, which are explained.
 
 use netns::{
     Certificate, Family, Member, MemberKind, MemberProgram, Outcome, Pinging, Switch, Tailnet,
@@ -13,10 +13,10 @@ use crate::tailnet::PATIENCE;
 /// A ping fifty times a second.
 const OFTEN: &str = "-i 0.02";
 
-/// What all processes of a node may have of their own, in bytes.
+/// Limit of the anonymous memory of all processes of a node, in bytes.
 const MEMORY: u64 = 32 << 20;
 
-/// Within this a join that cannot work says why.
+/// Time in which an impossible join reports why.
 const TIMEOUT: &str = "--timeout=10s";
 
 fn members<const N: usize>(kinds: [MemberKind; N]) -> Option<(Tailnet, [Member; N])> {
@@ -43,12 +43,12 @@ fn process(member: &Member, name: &str) -> Option<u32> {
 fn an_agent_that_is_killed_costs_no_packet() {
     let kinds = [MemberKind::Linerate, MemberKind::Tailscaled];
     let Some((_tailnet, [one, other])) = members(kinds) else { return };
-    one.becomes_direct(&other);
-    // Packets from the relay pass the agent, so both directions have to be direct.
-    other.becomes_direct(&one);
+    one.wait_until_direct(&other);
+    // Packets from the relay pass the agent, so both directions must be direct.
+    other.wait_until_direct(&one);
     let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
     let pinging = Pinging::start(&one.host, "agent", &target);
-    pinging.goes_on(20, PATIENCE);
+    pinging.wait_for_replies(20, PATIENCE);
     let before = agent(&one).expect("a node has an agent");
     let limits = one.host.read(&format!("/proc/{before}/limits"));
     assert!(
@@ -59,45 +59,45 @@ fn an_agent_that_is_killed_costs_no_packet() {
     );
     one.host.run(format!("kill -KILL {before}"));
     eventually("there is a new agent", PATIENCE, || agent(&one).is_some_and(|now| now != before));
-    pinging.goes_on(100, PATIENCE);
+    pinging.wait_for_replies(100, PATIENCE);
     let pings = pinging.finish();
     assert!(pings.is_complete(), "{}", pings.text);
     eventually("the new agent is connected", PATIENCE, || {
         one.attempt("status --json").stdout.contains("\"Running\"")
     });
-    one.becomes_direct(&other);
+    one.wait_until_direct(&other);
 }
 
 #[test]
 fn an_agent_that_hangs_costs_no_packet() {
     let kinds = [MemberKind::Linerate, MemberKind::Linerate];
     let Some((_tailnet, [one, other])) = members(kinds) else { return };
-    one.becomes_direct(&other);
-    // Packets from the relay pass the agent, so both directions have to be direct.
-    other.becomes_direct(&one);
+    one.wait_until_direct(&other);
+    // Packets from the relay pass the agent, so both directions must be direct.
+    other.wait_until_direct(&one);
     let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
     let pinging = Pinging::start(&one.host, "agent", &target);
     one.host.run(format!("kill -STOP {}", agent(&one).expect("a node has an agent")));
-    pinging.goes_on(500, PATIENCE);
+    pinging.wait_for_replies(500, PATIENCE);
     let pings = pinging.finish();
     assert!(pings.is_complete(), "{}", pings.text);
 }
 
 #[test]
-fn without_its_steward_a_node_goes_on_and_says_so() {
+fn without_its_steward_a_node_continues_and_reports_it() {
     let kinds = [MemberKind::Linerate, MemberKind::Linerate];
     let Some((tailnet, [one, other])) = members(kinds) else { return };
-    one.becomes_direct(&other);
+    one.wait_until_direct(&other);
     let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
     let pinging = Pinging::start(&one.host, "steward", &target);
     let steward = process(&one, "linerate-steward").expect("a node has a steward");
     let before = agent(&one);
     one.host.run(format!("kill -KILL {steward}"));
-    eventually("status says so", PATIENCE, || {
+    eventually("the status reports it", PATIENCE, || {
         let health = one.status()["Health"].to_string();
         health.contains("the process that configures routes and names was killed")
     });
-    pinging.goes_on(100, PATIENCE);
+    pinging.wait_for_replies(100, PATIENCE);
     let pings = pinging.finish();
     assert!(pings.is_complete(), "{}", pings.text);
     assert_eq!(agent(&one), before);
@@ -105,16 +105,16 @@ fn without_its_steward_a_node_goes_on_and_says_so() {
     let host = tailnet.host("later", Uplink::Switch);
     let later = Member::join(&tailnet, host, MemberKind::Linerate, "");
     let address = later.addresses.of(Family::V4);
-    eventually("the other is known", PATIENCE, || one.attempt("status").stdout.contains(address));
+    eventually("the other is a peer", PATIENCE, || one.attempt("status").stdout.contains(address));
 
     let ended = linerate(&one.host, &format!("down {}", Member::INTERFACE));
     assert!(ended.ok, "{ended:?}");
-    // Nobody is left who waits for it.
+    // No process waits for it any more.
     eventually("the agent ended, too", PATIENCE, || agent(&one).is_none());
 }
 
 #[test]
-fn an_interface_that_went_down_has_its_routes_when_it_is_up_again() {
+fn an_interface_has_its_routes_again_after_down_and_up() {
     let kinds = [MemberKind::Linerate, MemberKind::Linerate];
     let Some((_tailnet, [one, other])) = members(kinds) else { return };
     for family in [Family::V4, Family::V6] {
@@ -131,13 +131,13 @@ fn an_interface_that_went_down_has_its_routes_when_it_is_up_again() {
 }
 
 #[test]
-fn without_a_coordinator_nodes_go_on_start_again_and_meet() {
+fn without_a_coordinator_nodes_continue_restart_and_connect() {
     let kinds = [MemberKind::Linerate, MemberKind::Linerate, MemberKind::Tailscaled];
     let Some((tailnet, [one, other, third])) = members(kinds) else { return };
-    one.becomes_direct(&third);
-    third.becomes_direct(&one);
+    one.wait_until_direct(&third);
+    third.wait_until_direct(&one);
     for member in [&one, &other] {
-        eventually("all know each other", PATIENCE, || {
+        eventually("all are peers of each other", PATIENCE, || {
             let peers = member.status()["Peer"].as_object().map(|peers| peers.len());
             peers == Some(2)
         });
@@ -145,23 +145,23 @@ fn without_a_coordinator_nodes_go_on_start_again_and_meet() {
     let target = format!("{OFTEN} {}", third.addresses.of(Family::V4));
     let pinging = Pinging::start(&one.host, "coordinator", &target);
     tailnet.coordinator.signal("KILL");
-    pinging.goes_on(200, PATIENCE);
+    pinging.wait_for_replies(200, PATIENCE);
     let pings = pinging.finish();
     assert!(pings.is_complete(), "{}", pings.text);
     let told = || doctor(&one, "tailnet").iter().any(|what| what.contains("coordinator"));
-    eventually("the doctor tells", PATIENCE, told);
-    // They have never met.
+    eventually("the doctor reports it", PATIENCE, told);
+    // They have never connected before.
     one.reaches(&other, Family::V4);
     let ended = linerate(&one.host, &format!("down {}", Member::INTERFACE));
     assert!(ended.ok, "{ended:?}");
-    one.start_again(TIMEOUT);
+    one.restart(TIMEOUT);
     for target in [&third, &other] {
         one.reaches(target, Family::V6);
     }
 }
 
 #[test]
-fn a_join_that_cannot_work_says_why_in_a_line_and_loses_nothing() {
+fn an_impossible_join_reports_why_in_one_line_and_loses_nothing() {
     let Some(tailnet) = Tailnet::start() else { return };
     let node = Member::start(tailnet.host("node", Uplink::Switch), MemberKind::Linerate);
     let (url, key) = (tailnet.coordinator.url(), tailnet.coordinator.auth_key());
@@ -188,18 +188,18 @@ fn a_join_that_cannot_work_says_why_in_a_line_and_loses_nothing() {
     let joined = node.log_in(url, key, "");
     assert!(joined.ok, "{joined:?}");
     let again = node.start_as("other0", &format!("--timeout=5s {url}"));
-    assert!(says(&again, Member::STATE), "a second join into the same state: {again:?}");
+    assert!(fails_with(&again, Member::STATE), "a second join into the same state: {again:?}");
     assert_eq!(node.status()["BackendState"], "Running");
 }
 
-/// Whether a command failed, and its last line says this.
-fn says(outcome: &Outcome, what: &str) -> bool {
+/// Whether a command failed, and its last line contains this.
+fn fails_with(outcome: &Outcome, what: &str) -> bool {
     let line = outcome.stderr.trim().lines().last().unwrap_or_default();
     !outcome.ok && line.starts_with("linerate: ") && line.contains(what)
 }
 
 #[test]
-fn a_clock_that_is_off_by_a_day_is_named_and_costs_no_packet() {
+fn a_clock_that_is_off_by_a_day_is_reported_and_loses_no_packet() {
     let good = Certificate::new(Switch::coordinator());
     let wrong = [(good.of_days(-3..-1), "expired"), (good.of_days(1..3), "valid only in")];
     let double = Double::start(&wrong[0].0);
@@ -207,19 +207,19 @@ fn a_clock_that_is_off_by_a_day_is_named_and_costs_no_packet() {
     for (certificate, told) in &wrong {
         double.certify(certificate);
         let joined = first.log_in(&double.url(), "key", "--timeout=3s");
-        assert!(says(&joined, told) && says(&joined, "check the clock"), "{joined:?}");
+        assert!(fails_with(&joined, told) && fails_with(&joined, "check the clock"), "{joined:?}");
         linerate(&first.host, &format!("down {}", Member::INTERFACE));
     }
     double.certify(&good);
     let nodes = ["two", "three"].map(|name| double.join(name));
     let joined = first.log_in(&double.url(), "key", "");
     assert!(joined.ok, "{joined:?}");
-    nodes[0].becomes_direct(&nodes[1]);
-    nodes[1].becomes_direct(&nodes[0]);
+    nodes[0].wait_until_direct(&nodes[1]);
+    nodes[1].wait_until_direct(&nodes[0]);
     let watched = Watched::start(&nodes);
     for (certificate, told) in &wrong {
         double.certify(certificate);
-        watched.says(told);
+        watched.wait_for_status(told);
     }
     double.certify(&good);
     watched.recovers();
@@ -227,7 +227,7 @@ fn a_clock_that_is_off_by_a_day_is_named_and_costs_no_packet() {
 }
 
 #[test]
-fn a_full_disk_is_named_and_loses_nothing() {
+fn a_full_disk_is_reported_and_loses_nothing() {
     let double = Double::start(&Certificate::new(Switch::coordinator()));
     let state = Member::STATE;
     let [fill, clear] = ["head -c 1M /dev/zero >", "rm "].map(|word| format!("{word}{state}/full"));
@@ -236,28 +236,29 @@ fn a_full_disk_is_named_and_loses_nothing() {
     host.attempt(&fill);
     let node = Member::start(host, MemberKind::Linerate);
     let joined = node.log_in(&double.url(), "key", TIMEOUT);
-    assert!(says(&joined, "No space left") && says(&joined, state), "{joined:?}");
+    assert!(fails_with(&joined, "No space left") && fails_with(&joined, state), "{joined:?}");
     linerate(&node.host, &format!("down {}", Member::INTERFACE));
     node.host.run(&clear);
     let joined = node.log_in(&double.url(), "key", "");
     assert!(joined.ok, "{joined:?}");
     let key = node.status()["Self"]["PublicKey"].clone();
     node.host.attempt(&fill);
-    double.say(Stream::First(std::sync::Arc::new(|map| map["Domain"] = "other.test".into())));
-    eventually("the status says so", PATIENCE, || {
+    double
+        .set_stream(Stream::First(std::sync::Arc::new(|map| map["Domain"] = "other.test".into())));
+    eventually("the status reports it", PATIENCE, || {
         node.attempt("status").stdout.lines().any(|line| line.contains("No space left"))
     });
     linerate(&node.host, &format!("down {}", Member::INTERFACE));
     node.host.run(&clear);
-    double.behave(doubles::coordinator::Manner::NeverAnswers);
-    node.start_again(TIMEOUT);
+    double.set_behaviour(doubles::coordinator::Behaviour::NeverAnswers);
+    node.restart(TIMEOUT);
     let status = node.status();
     assert_eq!((&status["Self"]["PublicKey"], &status["BackendState"]), (&key, &"Running".into()));
 }
 
 /// As by the OOM killer, or by systemd for a whole group.
 #[test]
-fn a_node_whose_processes_were_all_killed_starts_again_or_is_taken_down() {
+fn a_node_restarts_or_goes_down_after_all_its_processes_were_killed() {
     let Some(tailnet) = Tailnet::start() else { return };
     let node = Member::start(tailnet.host("node", Uplink::Switch), MemberKind::Linerate);
     let resolver = || node.host.read("/etc/resolv.conf");
@@ -273,8 +274,8 @@ fn a_node_whose_processes_were_all_killed_starts_again_or_is_taken_down() {
     for _ in 0..2 {
         kill();
         let status = node.attempt("status");
-        assert!(says(&status, "no node"), "{status:?}");
-        let again = node.start_again("");
+        assert!(fails_with(&status, "no node"), "{status:?}");
+        let again = node.restart("");
         assert!(again.ok, "{again:?}");
         assert_eq!(node.status()["BackendState"], "Running");
     }
@@ -282,7 +283,7 @@ fn a_node_whose_processes_were_all_killed_starts_again_or_is_taken_down() {
     let down = linerate(&node.host, &format!("down {}", Member::INTERFACE));
     assert!(down.ok, "{down:?}");
     assert_eq!(resolver(), before);
-    assert!(node.start_again("").ok);
+    assert!(node.restart("").ok);
     kill();
     let left = node.attempt(&format!("leave {}", Member::INTERFACE));
     assert!(left.ok, "{left:?}");
@@ -290,7 +291,7 @@ fn a_node_whose_processes_were_all_killed_starts_again_or_is_taken_down() {
 }
 
 #[test]
-fn a_key_is_used_when_the_coordinator_has_deleted_the_machine() {
+fn a_key_is_used_after_the_coordinator_deleted_the_machine() {
     let Some(tailnet) = Tailnet::start() else { return };
     let host = tailnet.host("node", Uplink::Switch);
     let node = Member::join(&tailnet, host, MemberKind::Linerate, "");
@@ -313,23 +314,23 @@ fn a_key_is_used_when_the_coordinator_has_deleted_the_machine() {
 }
 
 #[test]
-fn a_join_without_the_coordinator_is_connected_by_the_last_map() {
+fn a_join_without_the_coordinator_uses_the_last_map() {
     let Some(mut tailnet) = Tailnet::start() else { return };
     let host = tailnet.host("node", Uplink::Switch);
     let node = Member::join(&tailnet, host, MemberKind::Linerate, "");
     linerate(&node.host, &format!("down {}", Member::INTERFACE));
     tailnet.coordinator.kill();
-    let joined = node.start_again("");
+    let joined = node.restart("");
     assert!(joined.ok && joined.stderr.contains("connected by the last map, "), "{joined:?}");
     assert!(joined.stderr.contains("connection refused"), "{joined:?}");
-    tailnet.coordinator.start_again();
+    tailnet.coordinator.restart();
     eventually("the node is online", PATIENCE, || node.status()["Self"]["Online"] == true);
-    let joined = node.start_again("");
+    let joined = node.restart("");
     assert!(joined.ok && joined.stderr.contains(": connected, "), "{joined:?}");
 }
 
 #[test]
-fn a_certificate_file_that_only_root_can_read_is_used_and_one_that_cannot_be_used_is_named() {
+fn a_certificate_file_of_root_is_used_and_an_unusable_one_is_reported() {
     let Some(tailnet) = Tailnet::start() else { return };
     let join = |name: &str, file: &str| {
         let host = tailnet.host(name, Uplink::Switch);
@@ -348,7 +349,7 @@ fn a_certificate_file_that_only_root_can_read_is_used_and_one_that_cannot_be_use
 }
 
 #[test]
-fn a_key_is_in_the_file_that_a_variable_names_though_another_variable_is_empty() {
+fn a_key_is_read_from_the_file_of_a_variable_if_another_is_empty() {
     let Some(tailnet) = Tailnet::start() else { return };
     for variable in ["TS_AUTHKEY", "TS_AUTH_KEY"] {
         let host = tailnet.host(&variable.to_lowercase().replace('_', ""), Uplink::Switch);
@@ -356,13 +357,13 @@ fn a_key_is_in_the_file_that_a_variable_names_though_another_variable_is_empty()
         let mut program = MemberProgram::from(MemberKind::Linerate);
         let key = format!("{variable}=file:{file}");
         program.environment = vec!["LINERATE_AUTH_KEY=".to_owned(), key];
-        let joined = Member::start(host, program).start_again(tailnet.coordinator.url());
+        let joined = Member::start(host, program).restart(tailnet.coordinator.url());
         assert!(joined.ok && joined.stderr.contains(": connected, "), "{joined:?}");
     }
 }
 
 #[test]
-fn flags_that_tailscale_refuses_start_nothing_and_a_missing_device_names_userspace() {
+fn invalid_flags_start_nothing_and_a_missing_device_suggests_userspace() {
     let Some(tailnet) = Tailnet::start() else { return };
     let node = Member::start(tailnet.host("node", Uplink::Switch), MemberKind::Linerate);
     let url = tailnet.coordinator.url();
@@ -371,12 +372,12 @@ fn flags_that_tailscale_refuses_start_nothing_and_a_missing_device_names_userspa
         ("--advertise-routes=0.0.0.0/0", "0.0.0.0/0 without ::/0"),
         ("--hostname -x", "a name does not begin with a hyphen"),
     ] {
-        let refused = node.start_again(&format!("{url} {flags}"));
+        let refused = node.restart(&format!("{url} {flags}"));
         assert!(!refused.ok && refused.stderr.contains(reason), "{flags}: {refused:?}");
         assert!(!node.host.has_device(Member::INTERFACE), "{flags}");
     }
     node.host.run("mount -t tmpfs none /dev/net");
-    let refused = node.start_again(url);
+    let refused = node.restart(url);
     let reason = "there is no /dev/net/tun; `linerate join --userspace` needs none";
     assert!(!refused.ok && refused.stderr.contains(reason), "{refused:?}");
 }

@@ -9,14 +9,14 @@ use netns::{
 
 use crate::tailnet::PATIENCE;
 
-/// Where the user has sockets and state.
+/// Folder of the user's sockets and state.
 const HOME: &str = "/run/rig/nobody";
 /// The name of the node.
 const NODE: &str = "home";
 
-/// Answers every request by HTTP.
+/// Answers every HTTP request.
 fn serve(host: &Host) {
-    let listener = host.inside(|| TcpListener::bind("[::]:80").expect("nobody serves there"));
+    let listener = host.inside(|| TcpListener::bind("[::]:80").expect("the port is free"));
     in_background("page", move || {
         for mut stream in listener.incoming().flatten() {
             let head = BufReader::new(&stream).lines().map_while(Result::ok);
@@ -26,7 +26,7 @@ fn serve(host: &Host) {
     });
 }
 
-/// Runs a command of linerate as a user without any right. What it says is in `stdout`.
+/// Runs a command of linerate as a user without rights. The output is in `stdout`.
 fn linerate(host: &Host, arguments: &str) -> netns::Outcome {
     let program = netns::Implementation::Linerate.path();
     let powerless = "setpriv --reuid=nobody --regid=nogroup --clear-groups --bounding-set=-all \
@@ -86,7 +86,7 @@ fn a_user_without_rights_reaches_nodes_through_proxies_by_address_and_by_name() 
     let pong = linerate(&host, "ping stock");
     assert!(pong.ok && pong.stdout.contains("answer from stock"), "{pong:?}");
 
-    // It starts again from what it keeps, and leaves.
+    // It restarts from its stored state, and leaves.
     assert!(linerate(&host, &format!("down {NODE}")).ok);
     let again = linerate(&host, &format!("join {NODE} --userspace --socks 127.0.0.1:1080"));
     assert!(again.ok, "{again:?}");

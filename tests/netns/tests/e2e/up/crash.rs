@@ -1,17 +1,17 @@
-//! What a daemon left behind that was killed.
+//! Remains of a killed daemon.
 
 use netns::{INTERFACE, eventually, linerate};
 
 use crate::up::{PATIENCE, World, state, world};
 
 impl World {
-    /// Ends the daemon as a crash does; what it leaves behind is still there.
+    /// Kills the daemon; its changes remain.
     fn crash(&self) {
         let pid = self.left.daemon_of(INTERFACE).expect("the daemon runs");
         self.left.run(format!("kill -KILL {pid}"));
         eventually("the interface is gone", PATIENCE, || !self.left.has_device(INTERFACE));
         let left_behind = &state(&self.left) - &self.before;
-        assert!(!left_behind.is_empty(), "there is nothing to take back");
+        assert!(!left_behind.is_empty(), "there is nothing to revert");
     }
 }
 
@@ -19,7 +19,7 @@ const EVERYTHING: &str = "DNS = 10.9.0.2\nOfferRoutes = 192.0.2.0/24, 2001:db8::
                           Masquerade = true\nIpForward = true";
 
 #[test]
-fn what_a_killed_daemon_left_is_taken_back_by_down_and_by_the_next_up() {
+fn changes_of_a_killed_daemon_are_reverted_by_down_and_by_the_next_up() {
     for in_file in [true, false] {
         let world = world();
         if in_file {
@@ -32,7 +32,7 @@ fn what_a_killed_daemon_left_is_taken_back_by_down_and_by_the_next_up() {
         let swept = world.linerate("down", &full);
         assert!(swept.ok && swept.stderr.contains("reverted"), "{}", swept.stderr);
         world.is_as_before();
-        assert!(!world.linerate("down", &full).ok, "there was nothing left to take back");
+        assert!(!world.linerate("down", &full).ok, "there was nothing left to revert");
 
         world.up(&full);
         world.crash();
@@ -47,7 +47,7 @@ fn what_a_killed_daemon_left_is_taken_back_by_down_and_by_the_next_up() {
 }
 
 #[test]
-fn who_only_asks_what_is_left_writes_nothing_down() {
+fn a_check_for_remains_writes_nothing() {
     let world = world();
     assert!(!world.linerate("down", INTERFACE).ok, "nothing was left");
     linerate(&world.right.host, "doctor");
@@ -56,9 +56,9 @@ fn who_only_asks_what_is_left_writes_nothing_down() {
     }
 }
 
-/// As after a loss of power: /run is empty, and /etc is not.
+/// As after a loss of power: /run is empty, but /etc is not.
 #[test]
-fn resolv_conf_comes_back_where_all_but_itself_is_lost() {
+fn resolv_conf_is_restored_after_run_was_lost() {
     let world = world();
     world.left.run("rm /run/rig/bin/resolvconf");
     let former = "nameserver 192.0.2.53\n";

@@ -1,9 +1,9 @@
-//! Name servers are set and taken back, whoever keeps them.
+//! Name servers are set and reverted with each DNS manager.
 
 use crate::up::world;
 
 #[test]
-fn dns_servers_are_set_and_taken_back() {
+fn dns_servers_are_set_and_reverted() {
     let world = world();
     let file = world.conf("DNS = 10.9.0.2, fd09::2, example.test", "10.9.0.0/24");
     world.up(&file);
@@ -15,7 +15,7 @@ fn dns_servers_are_set_and_taken_back() {
 }
 
 #[test]
-fn without_resolvconf_the_servers_stand_in_the_file_and_go_where_nobody_wrote_another() {
+fn without_resolvconf_the_file_is_written_and_restored_unless_changed() {
     let world = world();
     world.left.run("rm /run/rig/bin/resolvconf");
     let former = "nameserver 192.0.2.53\nsearch former.test\n";
@@ -32,12 +32,12 @@ fn without_resolvconf_the_servers_stand_in_the_file_and_go_where_nobody_wrote_an
     let later = "nameserver 192.0.2.54\n";
     world.left.write("resolv.conf", later);
     assert!(world.linerate("down", &file).ok);
-    assert_eq!(world.left.read("/run/rig/resolv.conf"), later, "what another wrote is gone");
+    assert_eq!(world.left.read("/run/rig/resolv.conf"), later, "the other program's text is gone");
 }
 
-/// resolvectl(1) stands in for itself: it writes down what it is asked.
+/// A replacement for resolvectl(1) that records its arguments.
 #[test]
-fn where_systemd_resolved_answers_it_is_told() {
+fn systemd_resolved_is_used_if_it_runs() {
     let world = world();
     let script = "#!/bin/sh\necho \"$@\" >>/run/rig/asked\n";
     world.left.write_program("resolvectl", script);

@@ -15,7 +15,8 @@ fn named(world: &World) -> String {
     conf(&world.left, &world.key, &world.right.key, "", peer)
 }
 
-/// Starts `linerate up` with this environment. Its process ID and then its exit status are files.
+/// Starts `linerate up` with this environment. Its process ID and its exit status are written to
+/// files.
 fn start(world: &World, environment: &str, file: &str) {
     let program = Implementation::Linerate.path();
     world.left.write("up.log", "");
@@ -44,7 +45,7 @@ fn status(world: &World) -> String {
 }
 
 #[test]
-fn a_name_is_tried_again_until_a_server_answers() {
+fn a_name_is_retried_until_a_server_answers() {
     let world = world();
     let file = named(&world);
     start(&world, "", &file);
@@ -68,7 +69,7 @@ fn a_name_that_does_not_exist_fails_at_once() {
 }
 
 #[test]
-fn the_number_of_tries_is_that_of_the_environment() {
+fn the_environment_sets_the_number_of_tries() {
     let world = world();
     let file = named(&world);
     start(&world, "WG_ENDPOINT_RESOLUTION_RETRIES=1", &file);

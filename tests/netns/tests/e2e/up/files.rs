@@ -4,13 +4,13 @@ use netns::{INTERFACE, Key, linerate, wg_quick};
 
 use crate::up::{World, world};
 
-/// Shows the settings of a file by `wg` and `ip`, in their order and spelling.
+/// Prints the settings of a file by `wg` and `ip`, in their order and spelling.
 const SHOWN: &str = "wg showconf wg0 | grep -v ListenPort; ip -brief -4 address show wg0; \
                      ip link show wg0 | grep -o 'mtu [0-9]*'; \
                      ip -4 route show dev wg0 | cut -d ' ' -f 1";
 
-/// Brings the file up by linerate and by wg-quick, and checks that both show the same. Returns the
-/// shown text, and the output of linerate.
+/// Brings the file up by linerate and by wg-quick, and checks that both have the same settings.
+/// Returns these, and the output of linerate.
 fn both(world: &World, quick: &str, text: &[u8]) -> (String, String) {
     let file = world.left.write_secret("wg0.conf", "");
     std::fs::write(world.left.outside(&file), text).expect("the file was made");
@@ -32,7 +32,7 @@ fn sorted(shown: &str) -> Vec<&str> {
 }
 
 #[test]
-fn files_with_duplicates_empty_values_and_odd_bytes_are_read_as_wg_quick_reads_them() {
+fn files_with_duplicates_empty_values_and_odd_bytes_are_read_as_by_wg_quick() {
     let world = world();
     let quick = wg_quick(&world.left);
     let key = &world.key.private;
@@ -112,7 +112,7 @@ fn a_table_is_found_by_its_name_in_the_files_of_iproute2() {
 }
 
 #[test]
-fn down_of_what_wg_quick_brought_up_is_refused_and_changes_nothing() {
+fn down_of_an_interface_of_wg_quick_is_refused_without_effect() {
     let world = world();
     let quick = wg_quick(&world.left);
     let file = world.conf("", "0.0.0.0/0");

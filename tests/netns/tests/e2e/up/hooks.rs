@@ -44,7 +44,7 @@ fn hooks_have_the_terminal_of_their_command_and_its_folder_or_that_of_the_file()
     }
     let program = Implementation::Linerate.path();
     let types = |verb: &str, words: &str| {
-        // Each line is typed when the hook before has read its own.
+        // Each line is typed after the previous hook has read its own.
         let command = format!("{} {verb} {file}", program.display());
         let typed = format!("for word in {words}; do sleep 0.5; echo $word; done");
         let said = "/run/rig/typescript";
@@ -112,7 +112,7 @@ fn a_hook_inherits_no_file_and_only_the_listed_variables() {
 }
 
 #[test]
-fn an_interface_stays_until_its_hook_succeeds_and_down_says_so() {
+fn an_interface_stays_until_its_hook_succeeds_and_down_reports_it() {
     let (host, file) = host(
         "PreDown = echo the rule stays >&2; test -e /run/rig/ok\nPostDown = echo it is gone; exit 4",
     );
@@ -139,7 +139,7 @@ fn add_peer(host: &Host) -> String {
 }
 
 #[test]
-fn a_state_that_cannot_be_saved_keeps_the_interface_or_is_saved_elsewhere() {
+fn if_the_state_cannot_be_saved_the_interface_stays_or_another_file_is_used() {
     let (host, file) = host("SaveConfig = true");
     host.run("mount --bind /run/rig/conf /run/rig/conf");
     assert!(linerate(&host, &format!("up {file}")).ok);
@@ -152,7 +152,7 @@ fn a_state_that_cannot_be_saved_keeps_the_interface_or_is_saved_elsewhere() {
     assert!(host.run("wg show wg0 peers").contains(&peer));
 
     let log = listen_to_syslog(&host);
-    // The peer's own connection is made at its start.
+    // The peer opens its own connection at its start.
     let pid = host.daemon_of(INTERFACE).expect("it runs");
     host.run(format!("kill -TERM {pid}"));
     eventually("it is gone", PATIENCE, || host.daemon_of(INTERFACE).is_none());
@@ -185,7 +185,7 @@ fn listen_to_syslog(host: &Host) -> UnixDatagram {
     syslog
 }
 
-/// All messages until none comes for a second.
+/// All messages until none arrives for a second.
 fn messages(syslog: &UnixDatagram) -> Vec<String> {
     let mut text = [0; 4096];
     let next = || {
@@ -209,11 +209,11 @@ fn unix_datagram_sockets(host: &Host, pid: u32) -> Vec<String> {
 }
 
 #[test]
-fn what_goes_wrong_in_the_background_is_in_syslog_and_what_a_command_prints_is_not_missing_there() {
+fn background_errors_are_in_syslog_in_addition_to_a_commands_output() {
     let (host, file) = host("PreDown = echo hook; false\nPostDown = exit 5");
     let syslog = listen_to_syslog(&host);
     assert!(linerate(&host, &format!("up {file}")).ok);
-    assert_eq!(messages(&syslog), [""; 0], "before anything went wrong");
+    assert_eq!(messages(&syslog), [""; 0], "before any error");
     let pid = host.daemon_of(INTERFACE).expect("it runs");
     // By one it could send to any socket of root.
     assert_eq!(unix_datagram_sockets(&host, pid), [""; 0]);
@@ -225,12 +225,12 @@ fn what_goes_wrong_in_the_background_is_in_syslog_and_what_a_command_prints_is_n
     assert!(has("]: PreDown = echo hook; false: exit status: 1\n"), "{said:?}");
     assert!(has(&format!("<27>linerate[{pid}]: PreDown failed\n")), "{said:?}");
     assert!(has("hook\n") && has("]: PostDown = exit 5: exit status: 5\n"), "{said:?}");
-    assert!(!host.has_device(INTERFACE), "a signal is no question");
+    assert!(!host.has_device(INTERFACE), "a signal cannot be refused");
 }
 
 /// Secret stores have such links.
 #[test]
-fn a_link_gives_the_interface_its_name_and_the_file_is_what_it_leads_to() {
+fn the_interface_has_the_name_of_a_link_and_the_file_is_its_target() {
     let (host, file) =
         host("SaveConfig = true\nPostUp = echo $INTERFACE $CONFIG_FILE >/run/rig/said");
     host.run(format!(
@@ -249,7 +249,7 @@ fn a_link_gives_the_interface_its_name_and_the_file_is_what_it_leads_to() {
         assert!(host.read("/run/rig/store/secret-of-1").contains(&peer));
         host.run(format!("test -L {file} && test -L /run/rig/middle"));
     }
-    // Neither the link's own name nor that of its target is a file's of wg-quick.
+    // Neither the link's name nor that of its target is a file name of wg-quick.
     host.run("ln -s store/secret-of-1 /run/rig/secret");
     let refused = linerate(&host, "up /run/rig/secret");
     assert!(!refused.ok && refused.stderr.contains("NAME.conf"), "{}", refused.stderr);
@@ -259,7 +259,7 @@ fn a_link_gives_the_interface_its_name_and_the_file_is_what_it_leads_to() {
 }
 
 #[test]
-fn a_pipe_is_a_file_with_the_name_of_its_link_or_of_the_command_line() {
+fn a_pipe_is_named_by_its_link_or_the_command_line() {
     let (host, file) = host("PostUp = echo $INTERFACE $CONFIG_FILE >/run/rig/said");
     let up = |arguments: &str, redirections: &str| {
         let redirections = format!("{redirections} >/run/rig/up.log 2>&1");

@@ -5,7 +5,7 @@ use netns::{INTERFACE, Implementation, eventually};
 use crate::up::{PATIENCE, world};
 
 #[test]
-fn up_and_down_wait_for_the_hooks_of_one_whose_peer_was_killed() {
+fn up_and_down_wait_for_the_hooks_of_an_interface_with_a_killed_peer() {
     let world = world();
     let program = Implementation::Linerate.path();
     let program = program.display();
@@ -27,7 +27,7 @@ fn up_and_down_wait_for_the_hooks_of_one_whose_peer_was_killed() {
         ));
         let waits = || world.left.attempt("grep 'waiting for that' /run/rig/told*").ok;
         let ended = || world.left.has(told);
-        eventually("it says that it waits, or ends", PATIENCE, || waits() || ended());
+        eventually("it reports that it waits, or ends", PATIENCE, || waits() || ended());
         assert!(!ended(), "{next} did not wait: {}", world.left.read(told));
         assert_eq!(world.left.read("/run/rig/slow"), "began\n");
         world.left.run("rm /run/rig/hold");
@@ -67,14 +67,17 @@ fn a_hook_that_would_wait_for_itself_is_refused() {
 }
 
 #[test]
-fn an_interface_that_waits_for_its_process_is_taken_and_one_that_has_one_is_refused() {
+fn an_interface_without_a_process_is_used_and_one_with_a_process_refused() {
     let world = world();
     let hint = "`linerate down wg0` or `ip link delete wg0` ends what holds it";
     let file = world.conf("PreUp = touch /run/rig/pre-up", "10.9.0.0/24");
     world.left.run(format!("ip link add {INTERFACE} type veth peer name other0"));
     let refused = world.linerate("up", &file);
     assert!(!refused.ok && refused.stderr.contains(hint), "{}", refused.stderr);
-    assert!(!world.left.attempt("test -e /run/rig/pre-up").ok, "a hook of who is refused");
+    assert!(
+        !world.left.attempt("test -e /run/rig/pre-up").ok,
+        "a hook ran although up was refused"
+    );
     world.left.run(format!("ip link delete {INTERFACE}"));
 
     world.left.run(format!("ip tuntap add dev {INTERFACE} mode tun vnet_hdr"));
@@ -82,7 +85,7 @@ fn an_interface_that_waits_for_its_process_is_taken_and_one_that_has_one_is_refu
     world.reaches(&["10.9.0.2"]);
     let refused = world.linerate("up", &file);
     assert!(!refused.ok && refused.stderr.contains(hint), "{}", refused.stderr);
-    // A kernel before 6.2 lets no interface be renamed that is up.
+    // A kernel before 6.2 does not rename an interface that is up.
     if world.left.attempt(format!("ip link set {INTERFACE} name other")).ok {
         let refused = world.linerate("up", &file);
         assert!(!refused.ok && refused.stderr.contains(hint), "{}", refused.stderr);

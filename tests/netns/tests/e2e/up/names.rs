@@ -1,4 +1,4 @@
-//! Endpoints that are names: resolved at the start, and again when the peer does not answer.
+//! Endpoints by name, which are resolved at the start and again when the peer does not answer.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use netns::{INTERFACE, Status, address, conf, eventually, serve_names};
 
 use crate::up::{World, world};
 
-/// A peer is silent for 10 seconds at most before its name is resolved again, and each half minute
-/// after that.
+/// A name is resolved again after at most 10 seconds without an answer of the peer, and every half
+/// minute after that.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A name server outside, which is reached by the default route.
+/// A name server outside of the tunnel, reached by the default route.
 const SERVER: &str = "192.0.2.53";
 
 /// A world in which the left host has that name server.
@@ -23,9 +23,9 @@ fn with_server() -> World {
     world
 }
 
-fn name_it(world: &World, at: &str) {
+fn set_name(world: &World, at: &str) {
     world.right.host.attempt("pkill -x dnsmasq");
-    eventually("the former server ended", PATIENCE, || !world.right.host.listens(53));
+    eventually("the previous server ended", PATIENCE, || !world.right.host.listens(53));
     serve_names(&world.right.host, &[SERVER], &format!("--host-record=vpn.example,{at}"));
 }
 
@@ -40,26 +40,26 @@ fn file(world: &World, lines: &str, allowed_ips: &str) -> String {
     conf(&world.left, &world.key, &world.right.key, lines, &peer)
 }
 
-/// Each query that does not go past the tunnel is lost: the tunnel has the default route and the name
-/// servers, and its endpoint is wrong.
+/// Queries only work outside of the tunnel: the tunnel has the default route and the name servers,
+/// and its endpoint is wrong.
 #[test]
-fn a_name_is_resolved_again_past_a_tunnel_that_has_all_routes_and_servers() {
+fn a_name_is_resolved_outside_of_a_tunnel_with_all_routes_and_servers() {
     let world = with_server();
-    name_it(&world, "10.1.0.9");
+    set_name(&world, "10.1.0.9");
     let file = file(&world, "DNS = 10.9.0.2", "0.0.0.0/0");
     world.up(&file);
     assert_eq!(endpoint(&world), "10.1.0.9:51820");
-    name_it(&world, "10.1.0.2");
+    set_name(&world, "10.1.0.2");
     eventually("the new address is used", PATIENCE, || endpoint(&world) == "10.1.0.2:51820");
     world.reaches(&["10.9.0.2"]);
     assert!(world.linerate("down", &file).ok);
-    assert!(!world.left.attempt("pgrep -x linerate-resolv").ok, "the resolver is left");
+    assert!(!world.left.attempt("pgrep -x linerate-resolv").ok, "the resolver remains");
 }
 
 #[test]
-fn a_name_is_not_resolved_again_where_the_file_says_so_or_an_address_is_set_by_hand() {
+fn a_name_is_not_resolved_again_if_disabled_or_overridden_by_hand() {
     let world = with_server();
-    name_it(&world, "10.1.0.9");
+    set_name(&world, "10.1.0.9");
     let resolver = || world.left.attempt("pgrep -x linerate-resolv").ok;
     let off = file(&world, "ReresolveEndpoints = off", "10.9.0.0/24");
     world.up(&off);
@@ -69,7 +69,7 @@ fn a_name_is_not_resolved_again_where_the_file_says_so_or_an_address_is_set_by_h
     let on = file(&world, "", "10.9.0.0/24");
     world.up(&on);
     assert!(resolver());
-    name_it(&world, "10.1.0.2");
+    set_name(&world, "10.1.0.2");
     let peer = &world.right.key.public;
     world.left.run(format!("wg set {INTERFACE} peer {peer} endpoint 10.1.0.8:51820"));
     std::thread::sleep(Duration::from_secs(16));

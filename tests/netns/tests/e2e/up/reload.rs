@@ -1,6 +1,6 @@
-//! What a running interface takes from its file when that has changed.
+//! A running interface applies the changes of its file.
 
-use netns::{INTERFACE, Key, Pinging, Shown, Status};
+use netns::{INTERFACE, Key, Pinging, ShowOutput, Status};
 
 use crate::up::{PATIENCE, World, state, world};
 
@@ -15,17 +15,17 @@ fn reload(world: &World, file: &str, text: &str) {
 }
 
 #[test]
-fn a_reload_changes_peers_and_keys_and_leaves_who_stays_alone() {
+fn a_reload_changes_peers_and_keys_without_affecting_other_peers() {
     let world = world();
     let file = world.conf("", "0.0.0.0/0, ::/0");
     world.up(&file);
     world.reaches(&["10.9.0.2"]);
     let (text, up, mark) = (world.left.read(&file), state(&world.left), status(&world).fwmark);
     let handshake = || status(&world).peer(&world.right.key.public).latest_handshake;
-    Shown::agree(&world.left, INTERFACE, &world.right.key.public, PATIENCE);
+    ShowOutput::wait_until_post_quantum(&world.left, INTERFACE, &world.right.key.public, PATIENCE);
     let met = handshake();
     let pings = Pinging::start(&world.left, "reload", "-i 0.02 10.9.0.2");
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
 
     let other = Key::generate().public;
     let more = format!("[Peer]\nPublicKey = {other}\nAllowedIPs = 10.9.7.0/24\n");
@@ -33,11 +33,11 @@ fn a_reload_changes_peers_and_keys_and_leaves_who_stays_alone() {
     let now = status(&world);
     assert_eq!(now.peer(&other).allowed_ips, "10.9.7.0/24");
     assert_eq!(now.peer(&world.right.key.public).persistent_keepalive, "25");
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
     reload(&world, &file, &text);
     assert_eq!(status(&world).peers.len(), 1);
     assert_eq!(status(&world).peer(&world.right.key.public).persistent_keepalive, "off");
-    pings.goes_on(5, PATIENCE);
+    pings.wait_for_replies(5, PATIENCE);
 
     let faulty = format!("{text}{more}Colour = red\n");
     world.left.write("wg0.conf", &faulty);
@@ -59,5 +59,5 @@ fn a_reload_changes_peers_and_keys_and_leaves_who_stays_alone() {
     reload(&world, &file, &text.replace(&world.key.private, &key.private));
     world.reaches(&["10.9.0.2"]);
     world.down(&file);
-    assert!(!world.linerate("reload", &file).ok, "nobody serves it");
+    assert!(!world.linerate("reload", &file).ok, "no process serves it");
 }

@@ -1,11 +1,11 @@
-//! Whose the policy rules of a full tunnel are.
+//! The policy rules of a full tunnel, and changes by others.
 
 use netns::eventually;
 
 use crate::up::{PATIENCE, World, world};
 
 #[test]
-fn a_rule_that_post_up_deletes_stays_deleted_and_the_others_are_put_back() {
+fn a_rule_deleted_by_post_up_stays_deleted_and_others_are_restored() {
     let world = world();
     let file = world.conf(
         "RulePriority = 100\nPostUp = ip rule del table main suppress_prefixlength 0",
@@ -14,7 +14,7 @@ fn a_rule_that_post_up_deletes_stays_deleted_and_the_others_are_put_back() {
     world.up(&file);
     let rules = || world.left.run("ip -4 rule show");
     world.left.run("ip -4 rule del priority 101; ip -6 rule del priority 100");
-    eventually("the other is put back", PATIENCE, || rules().contains("101:"));
+    eventually("the other is restored", PATIENCE, || rules().contains("101:"));
     assert!(!rules().contains("suppress_prefixlength"), "{}", rules());
     let of_ipv6 = || world.left.run("ip -6 rule show").contains("100:");
     eventually("so is that of the other family", PATIENCE, of_ipv6);
@@ -31,7 +31,7 @@ fn order(world: &World, family: &str) -> Vec<String> {
 }
 
 #[test]
-fn rules_go_before_those_of_others_at_any_priority() {
+fn our_rules_precede_others_of_any_priority() {
     let world = world();
     for (other, first, second) in [(1, 0, 0), (2, 0, 1), (3, 1, 2), (100, 98, 99)] {
         for family in ["-4", "-6"] {
@@ -49,9 +49,9 @@ fn rules_go_before_those_of_others_at_any_priority() {
             assert_eq!(order(&world, family), expected);
         }
         world.reaches(&["192.0.2.1", "2001:db8::1", "10.1.0.2"]);
-        // The kernel would put the first behind the second.
+        // The kernel would add the first after the second.
         world.left.run("ip rule del table main suppress_prefixlength 0");
-        eventually("it is put back", PATIENCE, || order(&world, "-4") == expected);
+        eventually("it is restored", PATIENCE, || order(&world, "-4") == expected);
         for family in ["-4", "-6"] {
             world.left.run(format!("ip {family} rule del priority {other}"));
         }

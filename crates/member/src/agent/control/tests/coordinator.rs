@@ -16,7 +16,7 @@ use super::super::{
     error::ControlError,
 };
 
-pub use doubles::coordinator::{Asked, Manner, MapStream, framed, public_key as key};
+pub use doubles::coordinator::{Behaviour, MapStream, MemberRequest, framed, public_key as key};
 
 /// The coordinator and its network.
 pub struct Coordinator {
@@ -29,16 +29,16 @@ pub struct Coordinator {
 pub struct Network(Arc<Shared>);
 
 struct Shared {
-    door: doubles::coordinator::Door,
+    acceptor: doubles::coordinator::Acceptor,
     targets: Mutex<Vec<Target>>,
     cut: Notify,
 }
 
 impl Coordinator {
-    pub fn new(manner: Manner) -> Self {
-        let double = doubles::coordinator::Coordinator::new(manner);
+    pub fn new(behaviour: Behaviour) -> Self {
+        let double = doubles::coordinator::Coordinator::new(behaviour);
         let (targets, cut) = (Mutex::default(), Notify::new());
-        let network = Network(Arc::new(Shared { door: double.door(), targets, cut }));
+        let network = Network(Arc::new(Shared { acceptor: double.acceptor(), targets, cut }));
         Self { double, network }
     }
 
@@ -74,7 +74,7 @@ impl DerefMut for Coordinator {
 impl Transport for Network {
     async fn open(&self, target: Target) -> Result<Box<dyn Stream>, ControlError> {
         self.0.targets.lock().unwrap().push(target);
-        if self.0.door.manner() == Manner::NeverConnects {
+        if self.0.acceptor.behaviour() == Behaviour::NeverConnects {
             std::future::pending::<()>().await;
         }
         let (ours, mut near) = duplex(16 << 10);
@@ -86,8 +86,8 @@ impl Transport for Network {
                 () = shared.cut.notified() => std::future::pending().await,
             }
         });
-        let door = self.0.door.clone();
-        tokio::spawn(async move { door.serve(theirs).await });
+        let acceptor = self.0.acceptor.clone();
+        tokio::spawn(async move { acceptor.serve(theirs).await });
         Ok(Box::new(ours))
     }
 }

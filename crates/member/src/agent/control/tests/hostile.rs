@@ -1,10 +1,10 @@
 use tokio::time::Instant;
 
-use super::{coordinator::Manner, *};
+use super::{coordinator::Behaviour, *};
 
 /// The error for a coordinator with this behaviour, and the time until it.
-async fn disconnect_reason(manner: Manner) -> (String, Duration) {
-    let coordinator = Coordinator::new(manner);
+async fn disconnect_reason(behaviour: Behaviour) -> (String, Duration) {
+    let coordinator = Coordinator::new(behaviour);
     let mut member = Member::new(coordinator.network()).await;
     let begun = Instant::now();
     member.command(Command::Login(with_auth_key())).await;
@@ -14,11 +14,11 @@ async fn disconnect_reason(manner: Manner) -> (String, Duration) {
 #[tokio::test(start_paused = true)]
 async fn silent_coordinator_times_out() {
     for (manner, limit) in [
-        (Manner::NeverConnects, 10),
-        (Manner::NeverAnswers, 10),
-        (Manner::RepliesWith(vec![2]), 10),
+        (Behaviour::NeverConnects, 10),
+        (Behaviour::NeverAnswers, 10),
+        (Behaviour::RepliesWith(vec![2]), 10),
         // HTTP/2 starts without the other end, so the request times out.
-        (Manner::ThenSilent, 30),
+        (Behaviour::ThenSilent, 30),
     ] {
         let (why, after) = disconnect_reason(manner.clone()).await;
         assert!(why.contains("no answer in time"), "{manner:?}: {why}");
@@ -30,10 +30,10 @@ async fn silent_coordinator_times_out() {
 async fn wrong_protocols_have_clear_errors() {
     let page = |status: &str, rest: &str| {
         let page = format!("HTTP/1.1 {status}\r\n{rest}\r\n\r\n<html>\x1b[2Jhello</html>");
-        Manner::Says(page.into_bytes())
+        Behaviour::Sends(page.into_bytes())
     };
     for (manner, expected) in [
-        (Manner::TooOld, "is too old: it does not support the ts2021 protocol"),
+        (Behaviour::TooOld, "is too old: it does not support the ts2021 protocol"),
         (page("200 OK", "Content-Length: 22"), "it answers: <html>[2Jhello</html>"),
         (page("404 Not Found", "Content-Length: 0"), "404 Not Found: nothing"),
         (
@@ -41,12 +41,12 @@ async fn wrong_protocols_have_clear_errors() {
             "https://control.example redirects to https://other.example/key",
         ),
         (page("200 OK", "Content-Length: 99999999999"), "no answer in time: to the first request"),
-        (Manner::Says(vec![0; 4096]), "the connection to the coordinator ended"),
-        (Manner::RepliesWith(b"\x03\x00\x07too bad".to_vec()), "refused the handshake: too bad"),
-        (Manner::RepliesWith(b"\x02\xff\xff".to_vec()), "type 2 and length 65535"),
-        (Manner::RepliesWith([&[2, 0, 48][..], &[7; 48]].concat()), "does not match"),
-        (Manner::ThenSays(vec![4, 0xff, 0xff]), "a record of 65535 bytes"),
-        (Manner::ThenSays([&[4, 0, 100][..], &[7; 100]].concat()), "did not seal"),
+        (Behaviour::Sends(vec![0; 4096]), "the connection to the coordinator ended"),
+        (Behaviour::RepliesWith(b"\x03\x00\x07too bad".to_vec()), "refused the handshake: too bad"),
+        (Behaviour::RepliesWith(b"\x02\xff\xff".to_vec()), "type 2 and length 65535"),
+        (Behaviour::RepliesWith([&[2, 0, 48][..], &[7; 48]].concat()), "does not match"),
+        (Behaviour::ThenSends(vec![4, 0xff, 0xff]), "a record of 65535 bytes"),
+        (Behaviour::ThenSends([&[4, 0, 100][..], &[7; 100]].concat()), "did not seal"),
     ] {
         let (why, _) = disconnect_reason(manner.clone()).await;
         assert!(why.contains(expected), "{manner:?}: {why}");
@@ -56,10 +56,10 @@ async fn wrong_protocols_have_clear_errors() {
 
 #[tokio::test(start_paused = true)]
 async fn endless_answer_is_rejected() {
-    let mut coordinator = Coordinator::new(Manner::Good);
+    let mut coordinator = Coordinator::new(Behaviour::Good);
     let mut member = Member::new(coordinator.network()).await;
     member.command(Command::Login(with_auth_key())).await;
-    let flood = coordinator.registers().await.stream();
+    let flood = coordinator.next_registration().await.stream();
     let flooding = tokio::spawn(async move {
         loop {
             flood.raw(&[b' '; 4096]).await;
@@ -71,19 +71,19 @@ async fn endless_answer_is_rejected() {
 
 #[tokio::test(start_paused = true)]
 async fn returning_coordinator_is_connected_again() {
-    let mut coordinator = Coordinator::new(Manner::NeverAnswers);
+    let mut coordinator = Coordinator::new(Behaviour::NeverAnswers);
     let mut member = Member::new(coordinator.network()).await;
     member.command(Command::Resume(Login::new(KEY))).await;
     for _ in 0..20 {
         member.disconnected().await;
     }
-    coordinator.behave(Manner::Good);
+    coordinator.set_behaviour(Behaviour::Good);
     member.connected(&mut coordinator).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn server_that_closes_after_each_answer_gets_two_connections() {
-    let mut coordinator = Coordinator::new(Manner::Closes);
+    let mut coordinator = Coordinator::new(Behaviour::Closes);
     let mut member = Member::new(coordinator.network()).await;
     member.command(Command::Resume(Login::new(KEY))).await;
     member.connected(&mut coordinator).await;

@@ -14,12 +14,12 @@ async fn registered_key_follows_the_map_without_registering() {
 
 #[tokio::test(start_paused = true)]
 async fn coordinator_gets_an_update_at_start_and_at_each_change() {
-    let mut coordinator = Coordinator::new(coordinator::Manner::Good);
+    let mut coordinator = Coordinator::new(coordinator::Behaviour::Good);
     let member = Member::new(coordinator.network()).await;
     member.command(Command::Resume(Login::new(KEY))).await;
     let (mut streamed, mut update) = (None, None);
     for _ in 0..2 {
-        let request = coordinator.asked().await;
+        let request = coordinator.next_request().await;
         let kind = if request.is_stream() { &mut streamed } else { &mut update };
         *kind = Some(request);
     }
@@ -36,13 +36,13 @@ async fn coordinator_gets_an_update_at_start_and_at_each_change() {
         member.command(Command::Update(announced(port))).await;
     }
     update.status(200, "");
-    let update = coordinator.is_told().await;
+    let update = coordinator.next_update().await;
     assert_eq!(update.body["Endpoints"], json!(["192.0.2.1:5"]));
     update.status(500, "the database is locked");
-    let update = coordinator.is_told().await;
+    let update = coordinator.next_update().await;
     assert_eq!(update.body["Endpoints"], json!(["192.0.2.1:5"]));
     update.status(200, "");
-    assert!(coordinator.is_left_alone(Duration::from_secs(100)).await);
+    assert!(coordinator.is_idle_for(Duration::from_secs(100)).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,10 +135,10 @@ async fn unreadable_map_is_reported_and_a_new_stream_starts() {
 
 #[tokio::test(start_paused = true)]
 async fn first_map_without_this_node_is_rejected() {
-    let mut coordinator = Coordinator::new(coordinator::Manner::Good);
+    let mut coordinator = Coordinator::new(coordinator::Behaviour::Good);
     let mut member = Member::new(coordinator.network()).await;
     member.command(Command::Resume(Login::new(KEY))).await;
-    let stream = coordinator.streams().await.stream();
+    let stream = coordinator.next_map_stream().await.stream();
     stream.send(&json!({ "Peers": [] })).await;
     assert!(member.disconnected().await.contains("does not name this node"));
 }
@@ -165,7 +165,7 @@ async fn ping_without_type_is_answered_once_and_others_are_forwarded() {
         assert_eq!(head.ping_request, None);
     }
     let request = loop {
-        let request = coordinator.asked().await;
+        let request = coordinator.next_request().await;
         if request.path != "/machine/map" {
             break request;
         }
@@ -182,7 +182,7 @@ async fn ping_without_type_is_answered_once_and_others_are_forwarded() {
     assert_eq!(ping.types, "c2n");
     let body = br#"{"a":1}"#.to_vec();
     member.command(Command::Answer { url: ping.url, over_noise: true, body }).await;
-    let request = coordinator.asked().await;
+    let request = coordinator.next_request().await;
     assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", "/machine/c2n"));
     assert_eq!(request.body, json!({ "a": 1 }));
 }

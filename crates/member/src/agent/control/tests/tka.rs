@@ -24,7 +24,7 @@ async fn tka_request_uses_the_map_connection_and_its_body_is_returned_unparsed()
     coordinator.targets();
     for (number, text) in [(7, "{}"), (8, "garbage"), (9, "")] {
         member.command(tka_request(number)).await;
-        let request = coordinator.is_asked().await;
+        let request = coordinator.next_tka_request().await;
         assert_eq!((request.method.as_str(), request.path.as_str()), ("GET", PATH));
         assert_eq!(request.body, json!({ "Number": number }));
         request.status(200, text);
@@ -40,7 +40,7 @@ async fn tka_request_uses_the_map_connection_and_its_body_is_returned_unparsed()
 async fn error_for_a_tka_request_does_not_end_the_map_stream() {
     let (mut member, mut coordinator, stream) = joined().await;
     member.command(tka_request(1)).await;
-    coordinator.is_asked().await.status(404, "404 page not found");
+    coordinator.next_tka_request().await.status(404, "404 page not found");
     let (_, answer) = member.answer().await;
     let why = answer.unwrap_err().to_string();
     assert!(why.contains("404 page not found"), "{why}");
@@ -52,11 +52,11 @@ async fn error_for_a_tka_request_does_not_end_the_map_stream() {
 async fn tka_answer_that_is_too_long_or_missing_is_an_error() {
     let (mut member, mut coordinator, stream) = joined().await;
     member.command(tka_request(1)).await;
-    coordinator.is_asked().await.status(200, &"x".repeat((4 << 20) + 1));
+    coordinator.next_tka_request().await.status(200, &"x".repeat((4 << 20) + 1));
     let (_, answer) = member.answer().await;
     assert!(matches!(answer, Err(ControlError::BadResponse(..))), "{answer:?}");
     member.command(tka_request(2)).await;
-    drop(coordinator.is_asked().await);
+    drop(coordinator.next_tka_request().await);
     let alive = tokio::spawn(async move {
         loop {
             tokio::time::sleep(Duration::from_secs(50)).await;
@@ -73,11 +73,11 @@ async fn tka_answer_that_is_too_long_or_missing_is_an_error() {
 async fn tka_request_of_a_lost_connection_is_not_repeated() {
     let (mut member, mut coordinator, stream) = joined().await;
     member.command(tka_request(1)).await;
-    let _unanswered = coordinator.is_asked().await;
+    let _unanswered = coordinator.next_tka_request().await;
     drop(stream);
     member.disconnected().await;
     member.command(tka_request(2)).await;
     let _stream = member.connected(&mut coordinator).await;
     member.command(tka_request(3)).await;
-    assert_eq!(coordinator.is_asked().await.body, json!({ "Number": 3 }));
+    assert_eq!(coordinator.next_tka_request().await.body, json!({ "Number": 3 }));
 }

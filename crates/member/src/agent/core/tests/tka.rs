@@ -12,7 +12,7 @@ use crate::agent::control::{
     error::ControlError,
     tests::{
         connect,
-        coordinator::{Coordinator, Manner},
+        coordinator::{Behaviour, Coordinator},
     },
 };
 
@@ -159,7 +159,7 @@ async fn no_peer_is_trusted_before_the_chain_and_then_only_signed_peers() {
 async fn node_joins_a_locked_network_and_gets_only_signed_peers() {
     let chain = Chain::new("straight");
     let wrapped = &chain.0["Wrapped"][0];
-    let mut coordinator = Coordinator::new(Manner::Good);
+    let mut coordinator = Coordinator::new(Behaviour::Good);
     let mut rig = Rig::new("lock-wire");
     rig.agent.effects.connect = Box::new(connect(coordinator.network()));
     rig.agent.prefs =
@@ -170,12 +170,12 @@ async fn node_joins_a_locked_network_and_gets_only_signed_peers() {
     rig.plane(ToAgent::Candidate(key(90))).await;
 
     let script = async {
-        let request = coordinator.registers().await;
+        let request = coordinator.next_registration().await;
         assert_eq!(request.body["Auth"]["AuthKey"], wrapped["AuthKey"]);
         assert_eq!(request.body["NodeKeySignature"], base64(&wrapped["Signed"]));
         assert!(request.body["NLKey"].as_str().unwrap().starts_with("nlpub:"));
         request.json(&json!({ "MachineAuthorized": true }));
-        let stream = coordinator.streams().await.stream();
+        let stream = coordinator.next_map_stream().await.stream();
         let mut map = chain.on();
         map["Node"]["Key"] = json!(key(90));
         map["Node"]["KeySignature"] = base64(&wrapped["Signed"]);
@@ -191,7 +191,7 @@ async fn node_joins_a_locked_network_and_gets_only_signed_peers() {
         let mut has_head = false;
         // Updates and requests about tailnet lock come in any order.
         while !has_head || answers.peek().is_some() {
-            let request = coordinator.asked().await;
+            let request = coordinator.next_request().await;
             if request.path == "/machine/map" {
                 has_head |= request.body["TKAHead"] == chain.head();
                 request.status(200, "");

@@ -26,7 +26,7 @@ async fn two_nodes_exchange_datagrams() {
     let (at_a, at_b, region_a, region_b) =
         tokio::join!(relay.client(), relay.client(), a.connected(), b.connected());
     assert_eq!((region_a, region_b), (7, 7));
-    tokio::spawn(relay::pass_on(at_a, at_b));
+    tokio::spawn(relay::relay_between(at_a, at_b));
     let bytes: Bytes = (0..5500u16).map(|number| number as u8).collect();
     a.send(7, b.key(), bytes.clone(), 1000).await;
     let mut received = Vec::new();
@@ -55,7 +55,7 @@ async fn frames_of_one_read_are_one_event() {
             &[&[5; 32][..], &[number]].concat(),
         );
     }
-    client.say(&many).await;
+    client.send(&many).await;
     assert_eq!(member.received().await.len(), 10);
 }
 
@@ -87,7 +87,7 @@ async fn region_is_connected_when_a_datagram_is_queued() {
     member.send(1, to, &b"first"[..], 5).await;
     let (mut client, region) = tokio::join!(relay.client(), member.connected());
     assert_eq!(region, 1);
-    assert_eq!(client.packet().await, (to, Bytes::from_static(b"first")));
+    assert_eq!(client.next_packet().await, (to, Bytes::from_static(b"first")));
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn empty_relay_map_closes_no_connection_and_a_changed_relay_reconnects() {
     member.command(Command::Map(DerpMap::default(), Scope::default())).await;
     member.command(map([(1, vec![node(relay.at)])])).await;
     member.send(1, NodePublic([3; 32]), &b"same"[..], 4).await;
-    assert_eq!(client.packet().await.1, &b"same"[..]);
+    assert_eq!(client.next_packet().await.1, &b"same"[..]);
     member.command(map([(1, vec![DerpNode { name: "b".into(), ..node(relay.at) }])])).await;
     let (mut again, _) = tokio::join!(relay.client(), member.connected());
     assert_eq!(client.next().await, None);
@@ -192,7 +192,7 @@ async fn region_is_measured_without_a_login() {
     member.command(Command::Measure { region: 1, reply }).await;
     let mut client = relay.upgrade_request().await;
     assert!(client.request.starts_with("GET /derp/latency-check HTTP/1.1\r\n"));
-    client.say(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
+    client.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await;
     assert!(measured.await.unwrap().is_some());
     let (reply, measured) = oneshot::channel();
     member.command(Command::Measure { region: 2, reply }).await;
@@ -211,7 +211,7 @@ async fn network_change_tests_the_connection() {
     assert_eq!(client.next().await.unwrap().0, kind::PING);
     client.frame(kind::PONG, &[0; 8]).await;
     member.send(1, NodePublic([3; 32]), &b"on"[..], 2).await;
-    assert_eq!(client.packet().await.1, &b"on"[..]);
+    assert_eq!(client.next_packet().await.1, &b"on"[..]);
     member.command(Command::NetworkChanged).await;
     client.next().await;
     tokio::time::pause();

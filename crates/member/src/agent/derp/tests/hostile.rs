@@ -29,17 +29,17 @@ async fn disconnect_reason(behave: impl AsyncFnOnce(&mut relay::Client)) -> Stri
 #[tokio::test]
 async fn wrong_greetings_are_rejected() {
     let why =
-        disconnect_reason(async |client| client.say(b"HTTP/1.1 403 Go away\r\n\r\n").await).await;
+        disconnect_reason(async |client| client.send(b"HTTP/1.1 403 Go away\r\n\r\n").await).await;
     assert!(why.contains("403 Go away"), "{why}");
-    let why = disconnect_reason(async |client| client.say(&[b'x'; 20_000]).await).await;
+    let why = disconnect_reason(async |client| client.send(&[b'x'; 20_000]).await).await;
     assert!(why.contains("too long"), "{why}");
     let why = disconnect_reason(async |client| {
-        client.say(b"HTTP/1.1 101 Yes\r\n\r\n").await;
+        client.send(b"HTTP/1.1 101 Yes\r\n\r\n").await;
         client.frame(kind::SERVER_KEY, &[7; 40]).await;
     });
     assert!(why.await.contains("greeting"));
     let why = disconnect_reason(async |client| {
-        client.say(b"HTTP/1.1 101 Yes\r\n\r\n").await;
+        client.send(b"HTTP/1.1 101 Yes\r\n\r\n").await;
         client.frame(kind::PING, b"12345678").await;
     });
     assert!(why.await.contains("first frame is not its key"));
@@ -48,7 +48,7 @@ async fn wrong_greetings_are_rejected() {
 #[tokio::test]
 async fn slow_greeting_times_out() {
     let why = disconnect_reason(async |client| {
-        client.say(b"HTTP/1.1 101 Yes\r\n\r\n\x01\0\0").await;
+        client.send(b"HTTP/1.1 101 Yes\r\n\r\n\x01\0\0").await;
         tokio::time::pause();
     });
     let why = why.await;
@@ -58,9 +58,9 @@ async fn slow_greeting_times_out() {
 #[tokio::test]
 async fn oversized_frame_ends_the_connection() {
     let why = disconnect_reason(async |client| {
-        client.greet().await;
+        client.upgrade().await;
         client.log_in().await;
-        client.say(&[kind::RECV_PACKET, 0xff, 0xff, 0xff, 0xff]).await;
+        client.send(&[kind::RECV_PACKET, 0xff, 0xff, 0xff, 0xff]).await;
     });
     let why = why.await;
     assert!(why.contains("a frame of 4294967295 bytes"), "{why}");
@@ -69,9 +69,9 @@ async fn oversized_frame_ends_the_connection() {
 #[tokio::test]
 async fn connection_closed_within_a_frame_is_lost() {
     let why = disconnect_reason(async |client| {
-        client.greet().await;
+        client.upgrade().await;
         client.log_in().await;
-        client.say(&[kind::RECV_PACKET, 0, 0, 1, 0, 7, 7]).await;
+        client.send(&[kind::RECV_PACKET, 0, 0, 1, 0, 7, 7]).await;
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await;
     });
     assert!(!why.await.is_empty());
@@ -80,7 +80,7 @@ async fn connection_closed_within_a_frame_is_lost() {
 #[tokio::test]
 async fn refused_login_is_reported_as_lost_connection() {
     let why = disconnect_reason(async |client| {
-        client.greet().await;
+        client.upgrade().await;
         client.next().await;
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await;
     });
@@ -94,7 +94,7 @@ async fn login_without_a_node_key_fails() {
     member.command(map([(1, vec![node(relay.at)])])).await;
     member.command(Command::Home(Some(1))).await;
     let mut client = relay.upgrade_request().await;
-    client.greet().await;
+    client.upgrade().await;
     let Some(Event::Login { reply, region: 1, .. }) = member.events.recv().await else { panic!() };
     reply.send(Bytes::new()).unwrap();
     assert!(member.disconnected().await.contains("no node key"));
@@ -113,11 +113,11 @@ async fn flood_of_frames_is_handled_completely() {
             let kind = [0x77, kind::PEER_GONE, kind::PING, kind::RECV_PACKET][number as usize % 4];
             tailnet::derp::write_frame(&mut frames, kind, &[number as u8; 40]);
             if frames.len() > 60_000 {
-                client.say(&frames).await;
+                client.send(&frames).await;
                 frames.clear();
             }
         }
-        client.say(&frames).await;
+        client.send(&frames).await;
         client
     });
     let (mut gone, mut received) = (0, 0);

@@ -10,7 +10,7 @@ use rustls::{
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-pub use doubles::relay::pass_on;
+pub use doubles::relay::relay_between;
 
 /// A client's connection.
 pub type Client = doubles::relay::Client<TlsStream<TcpStream>>;
@@ -36,7 +36,7 @@ impl Relay {
         let mut chain = vec![certificate.der().clone()];
         if with_meta {
             let mut params = CertificateParams::default();
-            let key = doubles::relay::public();
+            let key = doubles::relay::public_key();
             let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
             params.distinguished_name.push(DnType::CommonName, format!("derpkey{hex}"));
             let meta = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
@@ -61,14 +61,14 @@ impl Relay {
         loop {
             let (stream, _) = self.listener.accept().await.unwrap();
             let Ok(stream) = self.tls.accept(stream).await else { continue };
-            return Client::of(stream).await.expect("a client sends a request");
+            return Client::accept(stream).await.expect("a client sends a request");
         }
     }
 
     /// Accepts a client and its login.
     pub async fn client(&self) -> Client {
         let mut client = self.upgrade_request().await;
-        client.greet().await;
+        client.upgrade().await;
         client.log_in().await;
         client
     }

@@ -1,4 +1,4 @@
-//! Somebody at the server's door, from a host of their own.
+//! An attacker of the server, on its own host.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -30,9 +30,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Within this a server answers, or has ended the connection.
+/// Time in which a server answers or closes the connection.
 pub const ANSWER: Duration = Duration::from_secs(20);
-/// A version that is spoken.
+/// A supported version.
 const VERSION: u16 = 131;
 
 pub type Tls = TlsStream<TcpStream>;
@@ -40,7 +40,7 @@ pub type Tls = TlsStream<TcpStream>;
 pub type Sent = BoxBody<Bytes, Infallible>;
 pub type Http2 = SendRequest<Sent>;
 
-/// A body of this many pieces of one byte, which does not end after them.
+/// A body of this many one-byte pieces, which does not end after them.
 pub struct Endless(pub u32);
 
 impl Body for Endless {
@@ -59,7 +59,7 @@ impl Body for Endless {
     }
 }
 
-/// What attacks are made of.
+/// The means of an attack.
 #[derive(Clone)]
 pub struct Attacker {
     tls: TlsConnector,
@@ -69,7 +69,7 @@ pub struct Attacker {
 }
 
 impl Attacker {
-    /// Runs an attack from a host's network, to its end.
+    /// Runs an attack from a host's network to its end.
     pub fn run<F: Future<Output = ()>>(host: &Host, attack: impl FnOnce(Attacker) -> F + Send) {
         let authority = host.read("/run/rig/ca.pem");
         host.inside(|| {
@@ -98,7 +98,7 @@ impl Attacker {
             server: MachinePublic::default(),
         };
         let said =
-            attacker.says(b"GET /key?v=131 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            attacker.answer_to(b"GET /key?v=131 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         let said = said.await;
         let json = said.split("\r\n\r\n").nth(1).unwrap_or_default();
         let keys: Value = serde_json::from_str(json).expect("the server's keys");
@@ -115,32 +115,32 @@ impl Attacker {
         timeout(ANSWER, self.tls.connect(self.name.clone(), stream)).await.ok()?.ok()
     }
 
-    /// What the server says to these bytes until it closes the connection, or long says nothing.
-    pub async fn says(&self, bytes: &[u8]) -> String {
+    /// The server's answer to these bytes, until it closes the connection or is silent for long.
+    pub async fn answer_to(&self, bytes: &[u8]) -> String {
         let Some(mut stream) = self.tls().await else { return String::new() };
         let mut said = Vec::new();
-        // It may have closed the connection at the first of them.
+        // It may close the connection after the first bytes.
         let _ = stream.write_all(bytes).await;
         let _ = timeout(ANSWER, stream.read_to_end(&mut said)).await;
         String::from_utf8_lossy(&said).into_owned()
     }
 
-    /// A connection that has said these bytes.
-    pub async fn having_said(&self, bytes: &[u8]) -> Option<Tls> {
+    /// A connection on which these bytes were sent.
+    pub async fn connect_and_send(&self, bytes: &[u8]) -> Option<Tls> {
         let mut stream = self.tls().await?;
         stream.write_all(bytes).await.ok()?;
         stream.flush().await.ok()?;
         Some(stream)
     }
 
-    /// A first message of Noise for the server with this key.
+    /// A first Noise message for the server with this key.
     pub fn first_message(machine: &MachineKey, server: &MachinePublic) -> (Initiation, Vec<u8>) {
         let made = Initiation::new(machine, server, VERSION, [3; 32].into());
-        let (initiation, message) = made.expect("the key is none of zeros");
+        let (initiation, message) = made.expect("the key is not zero");
         (initiation, message.to_vec())
     }
 
-    /// An upgrade by POST with this first message; the stream behind the answer's head.
+    /// An upgrade by POST with this first message; returns the stream behind the answer's head.
     pub async fn upgrade(&self, message: &[u8]) -> Option<Tls> {
         let mut stream = self.tls().await?;
         let request = format!(
@@ -172,7 +172,7 @@ impl Attacker {
     }
 }
 
-/// Posts a body; status and answer, as far as there are any.
+/// Posts a body. Returns status and answer if the server answers.
 pub async fn post(to: &Http2, path: &str, body: impl Into<Bytes>) -> Option<(u16, Value)> {
     let request =
         Request::post(format!("https://a{path}")).body(Full::new(body.into()).boxed()).ok()?;
@@ -185,7 +185,7 @@ pub async fn post(to: &Http2, path: &str, body: impl Into<Bytes>) -> Option<(u16
 /// The key of a machine with this number.
 pub fn machine(number: u32) -> MachineKey {
     let mut bytes = [7; 32];
-    // Not the first: of its lowest bits X25519 makes zeros.
+    // Not the first byte: X25519 clears its lowest bits.
     bytes[4..8].copy_from_slice(&number.to_le_bytes());
     MachineKey::new(Box::new(bytes.into()))
 }

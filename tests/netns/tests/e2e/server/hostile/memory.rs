@@ -1,4 +1,4 @@
-//! How much memory a stranger takes in each stage of a connection, whatever it sends.
+//! Memory per unauthenticated client in each stage of a connection, for any input.
 
 use std::any::Any;
 use std::ops::Range;
@@ -16,14 +16,14 @@ use tokio::time::sleep;
 use super::attacker::{Attacker, Endless, Http2, Sent, machine, post, registration};
 use super::{memory_in, start, status};
 
-/// Connections of each stage.
+/// Connections in each stage.
 const MANY: u32 = 150;
-/// After this the server has read what was sent.
+/// Time in which the server has read all input.
 const SETTLE: Duration = Duration::from_secs(1);
 /// The requests of a connection.
 const STREAMS: usize = 8;
 
-/// What a stranger does and then leaves as it is.
+/// The state in which a client leaves its connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
     Connects,
@@ -60,13 +60,13 @@ const STAGES: [Stage; 14] = [
 ];
 
 #[test]
-fn a_stranger_takes_no_more_memory_than_is_counted_for_it_in_each_stage() {
+fn an_unauthenticated_client_uses_at_most_its_accounted_memory() {
     let Some(mut tailnet) = start() else { return };
     let host = tailnet.host("attacker", Uplink::Switch);
     let mut too_much = Vec::new();
     for stage in STAGES {
-        // The memory of the stage before is not used again.
-        tailnet.coordinator.start_again();
+        // Memory of the previous stage must not be reused.
+        tailnet.coordinator.restart();
         let status = status(&tailnet);
         let mut each = 0;
         Attacker::run(&host, async |attacker| {
@@ -95,7 +95,7 @@ async fn open(stage: Stage, attacker: &Attacker, numbers: Range<u32>) -> Vec<Box
 }
 
 impl Stage {
-    /// The most memory of a connection, in bytes: what `server/visitors.rs` counts for it.
+    /// Limit of a connection's memory in bytes, as `server/visitors.rs` counts it.
     fn most(self) -> u64 {
         match self {
             Self::Connects | Self::SendsHalfAClientHello | Self::SendsALongClientHello => 24 << 10,
@@ -117,13 +117,13 @@ impl Stage {
             Self::ShakesHandsOfTls => Box::new(attacker.tls().await?),
             Self::SendsHalfAHead => {
                 let head = format!("GET /key HTTP/1.1\r\nHost: a\r\nX: {}", "a".repeat(7000));
-                Box::new(attacker.having_said(head.as_bytes()).await?)
+                Box::new(attacker.connect_and_send(head.as_bytes()).await?)
             }
             Self::SendsABodyByteByByte => {
                 let head = "POST /admin/login HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\
                             Content-Type: application/x-www-form-urlencoded\r\n\r\n";
                 let said = format!("{head}{}", "1\r\na\r\n".repeat(4000));
-                Box::new(attacker.having_said(said.as_bytes()).await?)
+                Box::new(attacker.connect_and_send(said.as_bytes()).await?)
             }
             Self::ShakesHandsOfNoise => {
                 let (_, message) = Attacker::first_message(&machine(number), &attacker.server);
@@ -132,7 +132,7 @@ impl Stage {
             Self::OpensHttp2 => Box::new(http2().await?),
             Self::SendsManyHeaders => {
                 let to = http2().await?;
-                // Each but the first is an index of two bytes.
+                // All but the first are an index of two bytes.
                 let long = HeaderValue::from_str(&"a".repeat(900)).ok()?;
                 for _ in 0..STREAMS {
                     let mut request = register(Full::new(Bytes::new()).boxed())?;
@@ -174,19 +174,20 @@ impl Stage {
                             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: derp\r\n\
                             Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
                 let message = [&[0x82, 0xfe, 0x7f, 0xff, 0, 0, 0, 0][..], &[0; 30_000]].concat();
-                Box::new(attacker.having_said(&[head.as_bytes(), &message].concat()).await?)
+                Box::new(attacker.connect_and_send(&[head.as_bytes(), &message].concat()).await?)
             }
             Self::SendsHalfALogin => {
                 let head =
                     "GET /derp HTTP/1.1\r\nHost: a\r\nUpgrade: derp\r\nConnection: upgrade\r\n\r\n";
                 let login = [&[2, 0, 0, 0x0f, 0xa0][..], &[0; 3900]].concat();
-                Box::new(attacker.having_said(&[head.as_bytes(), &login].concat()).await?)
+                Box::new(attacker.connect_and_send(&[head.as_bytes(), &login].concat()).await?)
             }
         })
     }
 }
 
-/// A ClientHello of 64 KiB, of which these bytes are sent, in records of 1000 bytes (RFC 8446 section 5.1).
+/// A ClientHello of 64 KiB, of which these bytes are sent, in records of 1000 bytes (RFC 8446
+/// section 5.1).
 fn half_a_client_hello(bytes: usize) -> Vec<u8> {
     let message = [&[1, 0, 0xff, 0xff, 3, 3][..], &vec![0; bytes]].concat();
     let record = |part: &[u8]| {
@@ -200,7 +201,7 @@ fn register(body: Sent) -> Option<Request<Sent>> {
     Request::post("https://a/machine/register").body(body).ok()
 }
 
-/// Sends a request, whose answer is not read.
+/// Sends a request and does not read the answer.
 fn send(to: &Http2, request: Request<Sent>) {
     let answer = to.clone().send_request(request);
     tokio::spawn(answer);

@@ -1,18 +1,18 @@
-//! The coordinator's connections and answers.
+//! Connections and answers of the coordinator.
 
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use doubles::coordinator::{Asked, Coordinator, MapStream, packed};
+use doubles::coordinator::{Coordinator, MapStream, MemberRequest, packed};
 use serde_json::json;
 use tokio::io::{copy_bidirectional, duplex};
 use tokio::time::sleep;
 
 use super::maps::Network;
-use super::{Shared, Stream, Words};
+use super::{Payload, Shared, Stream};
 
-/// What the coordinator knows, and the streams that go on with maps.
+/// The coordinator's state, and the streams that continue with maps.
 pub struct State {
     pub network: Network,
     /// By the node's key.
@@ -40,8 +40,8 @@ pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         tokio::spawn(async move {
             let Ok(mut stream) = tls.accept(stream).await else { return };
             let (mut near, far) = duplex(64 << 10);
-            let door = shared.door.clone();
-            tokio::spawn(async move { door.serve(far).await });
+            let acceptor = shared.acceptor.clone();
+            tokio::spawn(async move { acceptor.serve(far).await });
             tokio::select! {
                 _ = copy_bidirectional(&mut stream, &mut near) => {}
                 () = shared.cut.notified() => {}
@@ -50,10 +50,10 @@ pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Answers what is asked.
+/// Answers requests.
 pub async fn answer(mut coordinator: Coordinator, shared: Arc<Shared>) {
     loop {
-        let asked = coordinator.asked().await;
+        let asked = coordinator.next_request().await;
         shared.state().network.learn(&asked.body);
         if asked.path == "/machine/register" {
             let user = json!({ "ID": 1, "LoginName": "rig@rig.test", "DisplayName": "Rig" });
@@ -63,12 +63,12 @@ pub async fn answer(mut coordinator: Coordinator, shared: Arc<Shared>) {
             begin(asked, &shared);
         } else {
             asked.status(200, "");
-            tell_all(&shared).await;
+            send_maps(&shared).await;
         }
     }
 }
 
-fn begin(asked: Asked, shared: &Arc<Shared>) {
+fn begin(asked: MemberRequest, shared: &Arc<Shared>) {
     let key = asked.body["NodeKey"].as_str().unwrap_or_default().to_owned();
     let (stream, shared) = (asked.stream(), Arc::clone(shared));
     tokio::spawn(async move {
@@ -77,35 +77,35 @@ fn begin(asked: Asked, shared: &Arc<Shared>) {
         match script {
             Stream::Good => {
                 shared.state().streams.push((key, stream));
-                tell_all(&shared).await;
+                send_maps(&shared).await;
             }
             Stream::Then(words) => {
                 if stream.offers(&packed(&first)).await {
-                    say(stream, &words).await;
+                    send_payload(stream, &words).await;
                 }
             }
             Stream::First(change) => {
                 change(&mut first);
-                say(stream, &Words::once(packed(&first))).await;
+                send_payload(stream, &Payload::once(packed(&first))).await;
             }
         }
     });
 }
 
-async fn say(stream: MapStream, words: &Words) {
-    for piece in words.pieces() {
+async fn send_payload(stream: MapStream, payload: &Payload) {
+    for piece in payload.pieces() {
         if !stream.offers(piece).await {
             return;
         }
-        sleep(words.rest).await;
+        sleep(payload.rest).await;
     }
-    if !words.then_ends {
+    if !payload.then_ends {
         std::future::pending().await
     }
 }
 
-/// Tells all that follow a good stream the whole map of now.
-async fn tell_all(shared: &Shared) {
+/// Sends the current map to all valid streams.
+async fn send_maps(shared: &Shared) {
     let streams = std::mem::take(&mut shared.state().streams);
     for (key, stream) in streams {
         let map = packed(&shared.state().network.map(&key));

@@ -1,4 +1,4 @@
-//! What the coordinator tells of the nodes.
+//! The coordinator's maps.
 
 use std::net::SocketAddr;
 
@@ -10,12 +10,12 @@ use super::DERP;
 /// All nodes, in the order in which they registered.
 pub struct Network {
     regions: u16,
-    nodes: Vec<Known>,
+    nodes: Vec<Node>,
 }
 
-/// What a node said of itself.
+/// Data that a node reported about itself.
 #[derive(Clone, Default)]
-struct Known {
+struct Node {
     key: String,
     disco: String,
     name: String,
@@ -28,13 +28,13 @@ impl Network {
         Network { regions, nodes: Vec::new() }
     }
 
-    /// Takes what a request says.
+    /// Reads a request.
     pub fn learn(&mut self, request: &Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let key = text(&request["NodeKey"]);
-        let known = self.nodes.iter().position(|node| node.key == key);
-        let at = known.unwrap_or_else(|| {
-            self.nodes.push(Known { key, ..Known::default() });
+        let position = self.nodes.iter().position(|node| node.key == key);
+        let at = position.unwrap_or_else(|| {
+            self.nodes.push(Node { key, ..Node::default() });
             self.nodes.len() - 1
         });
         let node = &mut self.nodes[at];
@@ -68,15 +68,15 @@ impl Network {
         })
     }
 
-    /// A node, as its peers are told.
+    /// A node for its peers.
     fn node(&self, at: usize) -> Value {
         let Some(node) = self.nodes.get(at) else { return Value::Null };
-        let mut told = peer(at + 1, &node.name, &node.key);
-        told["DiscoKey"] = json!(node.disco);
-        told["Endpoints"] = json!(node.endpoints);
-        told["HomeDERP"] = json!(node.home);
-        told["Online"] = json!(true);
-        told
+        let mut view = peer(at + 1, &node.name, &node.key);
+        view["DiscoKey"] = json!(node.disco);
+        view["Endpoints"] = json!(node.endpoints);
+        view["HomeDERP"] = json!(node.home);
+        view["Online"] = json!(true);
+        view
     }
 }
 
@@ -90,7 +90,7 @@ fn region(id: u16) -> Value {
     json!({ "RegionID": id, "RegionCode": code, "RegionName": "Rig", "Nodes": [relay] })
 }
 
-/// A peer of this number, which nobody has heard of.
+/// A peer of this number that does not exist.
 pub fn peer(number: usize, name: &str, key: &str) -> Value {
     let [high, low] = u16::try_from(number & 0xffff).expect("16 bits").to_be_bytes();
     let second = 64 + (number >> 16);

@@ -1,4 +1,4 @@
-//! The relay's connections.
+//! Connections of the relay.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -13,20 +13,20 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_rustls::server::TlsStream;
 
-use super::{Shared, Words};
+use super::{Payload, Shared};
 
 /// How the relay behaves.
 #[derive(Clone)]
-pub enum RelayManner {
-    /// It passes datagrams on.
+pub enum RelayBehaviour {
+    /// It relays datagrams.
     Good,
     /// It answers the first request with these bytes.
-    Says(Words),
-    /// It says its key, takes the login, and then says these bytes.
-    Then(Words),
+    Sends(Payload),
+    /// It sends its key, reads the login, and then sends these bytes.
+    Then(Payload),
 }
 
-/// Where clients' datagrams go, by their keys.
+/// Senders of datagrams to clients, by key.
 type Clients = Arc<Mutex<HashMap<[u8; 32], mpsc::Sender<Bytes>>>>;
 
 /// Takes connections.
@@ -46,7 +46,7 @@ pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Takes those of a relay that is good whatever happens to the other.
+/// Accepts those of a relay that always behaves well.
 pub async fn accept_well(listener: TcpListener, shared: Arc<Shared>) {
     let listener = super::listener(listener);
     let clients = Clients::default();
@@ -55,41 +55,41 @@ pub async fn accept_well(listener: TcpListener, shared: Arc<Shared>) {
         let (tls, clients) = (shared.tls(), Arc::clone(&clients));
         tokio::spawn(async move {
             let Ok(stream) = tls.accept(stream).await else { return };
-            let Some(mut client) = Client::of(stream).await else { return };
-            client.greet().await;
+            let Some(mut client) = Client::accept(stream).await else { return };
+            client.upgrade().await;
             client.log_in().await;
-            pass_on(client, &clients).await;
+            relay_datagrams(client, &clients).await;
         });
     }
 }
 
 async fn serve(stream: TlsStream<TcpStream>, shared: &Shared, clients: Clients) {
     let manner = shared.relay.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let Some(mut client) = Client::of(stream).await else { return };
-    if let RelayManner::Says(words) = &manner {
-        return say(&mut client, words).await;
+    let Some(mut client) = Client::accept(stream).await else { return };
+    if let RelayBehaviour::Sends(words) = &manner {
+        return send_payload(&mut client, words).await;
     }
-    client.greet().await;
+    client.upgrade().await;
     client.log_in().await;
     shared.logins.fetch_add(1, Ordering::Relaxed);
     match &manner {
-        RelayManner::Then(words) => say(&mut client, words).await,
-        _ => pass_on(client, &clients).await,
+        RelayBehaviour::Then(words) => send_payload(&mut client, words).await,
+        _ => relay_datagrams(client, &clients).await,
     }
 }
 
-async fn say(client: &mut Client<TlsStream<TcpStream>>, words: &Words) {
-    for piece in words.pieces() {
-        client.say(piece).await;
-        sleep(words.rest).await;
+async fn send_payload(client: &mut Client<TlsStream<TcpStream>>, payload: &Payload) {
+    for piece in payload.pieces() {
+        client.send(piece).await;
+        sleep(payload.rest).await;
     }
-    if !words.then_ends {
-        // What it says is nothing to this relay.
+    if !payload.then_ends {
+        // The client's frames are ignored.
         while client.next().await.is_some() {}
     }
 }
 
-async fn pass_on(mut client: Client<TlsStream<TcpStream>>, clients: &Clients) {
+async fn relay_datagrams(mut client: Client<TlsStream<TcpStream>>, clients: &Clients) {
     let (to_client, mut waiting) = mpsc::channel(64);
     let lock = || clients.lock().unwrap_or_else(PoisonError::into_inner);
     lock().insert(client.key.0, to_client);
@@ -101,7 +101,7 @@ async fn pass_on(mut client: Client<TlsStream<TcpStream>>, clients: &Clients) {
                     let to: [u8; 32] = contents.split_to(32)[..].try_into().expect("32 bytes");
                     let from = [&client.key.0[..], &contents[..]].concat();
                     if let Some(to) = lock().get(&to) {
-                        // A relay drops what finds no room.
+                        // A relay drops datagrams without room.
                         let _ = to.try_send(from.into());
                     }
                 }
@@ -111,7 +111,7 @@ async fn pass_on(mut client: Client<TlsStream<TcpStream>>, clients: &Clients) {
             },
             Some(packet) = waiting.recv() => {
                 write_frame(&mut frames, kind::RECV_PACKET, &packet);
-                client.say(&frames.split()).await;
+                client.send(&frames.split()).await;
             }
         }
     }

@@ -1,75 +1,75 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use doubles::coordinator::{Manner, framed, packed};
+use doubles::coordinator::{Behaviour, framed, packed};
 use netns::Member;
 use serde_json::{Value, json};
 
-use super::super::double::{Stream, Words, peer};
+use super::super::double::{Payload, Stream, peer};
 use super::watched::Watched;
 use super::{Ruled, ruled};
 
-/// What all processes of a node may have of their own, in bytes: a frame of the map's stream may
+/// Limit of the anonymous memory of all processes of a node, in bytes: a frame of a map stream may
 /// have 64 MiB.
 const MEMORY: u64 = 96 << 20;
 
-/// The same where there are as many peers as a node takes.
+/// The same with the largest accepted number of peers.
 const MEMORY_OF_MANY: u64 = 480 << 20;
 
-/// Looked on for so many pings after an attack that nothing tells of.
+/// Pings to observe after an attack without a message.
 const PINGS: usize = 50;
 
 #[test]
-fn what_speaks_no_such_protocol_is_told_and_harms_nothing() {
+fn a_coordinator_with_another_protocol_is_reported_and_harmless() {
     let ruled = ruled();
     let watched = Watched::start(&ruled.nodes);
     let page = "HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n<html>\u{1b}[2J\u{7}hello</html>";
-    for (manner, told) in [
-        (Manner::Says(vec![0xa5; 64 << 10]), "the coordinator ended"),
-        (Manner::Says(page.into()), "is not a coordinator's URL"),
-        (Manner::RepliesWith([&[2, 0, 48][..], &[7; 48]].concat()), "does not match"),
-        (Manner::ThenSays(vec![4, 0xff, 0xff]), "a record of 65535 bytes"),
-        (Manner::ThenSays([&[4, 0, 100][..], &[7; 100]].concat()), "did not seal"),
-        (Manner::Drips(b"HTTP/1.1 200 OK\r\nX: ".into(), Duration::from_millis(50)), "in time"),
+    for (behaviour, reported) in [
+        (Behaviour::Sends(vec![0xa5; 64 << 10]), "the coordinator ended"),
+        (Behaviour::Sends(page.into()), "is not a coordinator's URL"),
+        (Behaviour::RepliesWith([&[2, 0, 48][..], &[7; 48]].concat()), "does not match"),
+        (Behaviour::ThenSends(vec![4, 0xff, 0xff]), "a record of 65535 bytes"),
+        (Behaviour::ThenSends([&[4, 0, 100][..], &[7; 100]].concat()), "did not seal"),
+        (Behaviour::Drips(b"HTTP/1.1 200 OK\r\nX: ".into(), Duration::from_millis(50)), "in time"),
     ] {
-        ruled.double.behave(manner);
-        watched.says(told);
+        ruled.double.set_behaviour(behaviour);
+        watched.wait_for_status(reported);
     }
-    ruled.double.behave(Manner::Good);
+    ruled.double.set_behaviour(Behaviour::Good);
     watched.recovers();
     watched.finish(MEMORY);
 }
 
 #[test]
-fn frames_that_cannot_be_read_are_told_and_harm_nothing() {
+fn unreadable_frames_are_reported_and_harmless() {
     let ruled = ruled();
     let watched = Watched::start(&ruled.nodes);
     let half = &packed(&json!({ "Domain": "x".repeat(1000) }))[..20];
-    for (words, told) in [
-        (Words::once(framed(&[0xa5; 1000])), "not zstd"),
-        (Words::once([0xff; 4]), "a frame of 4294967295 bytes"),
-        (Words::once(bomb()), "unpacks to more than"),
-        (Words::cut_off(half), "closed the stream"),
-        (Words::once(framed(b"{\"Peers\":[")), "unreadable"),
+    for (payload, reported) in [
+        (Payload::once(framed(&[0xa5; 1000])), "not zstd"),
+        (Payload::once([0xff; 4]), "a frame of 4294967295 bytes"),
+        (Payload::once(bomb()), "unpacks to more than"),
+        (Payload::cut_off(half), "closed the stream"),
+        (Payload::once(framed(b"{\"Peers\":[")), "unreadable"),
     ] {
-        ruled.double.say(Stream::Then(words));
-        watched.says(told);
+        ruled.double.set_stream(Stream::Then(payload));
+        watched.wait_for_status(reported);
     }
-    ruled.first(|map| map["Node"] = Value::Null);
-    watched.says("does not name this node");
-    // One frame that would take months.
+    ruled.set_first_map(|map| map["Node"] = Value::Null);
+    watched.wait_for_status("does not name this node");
+    // A single frame that would take months.
     let length = u32::try_from(60 << 20).expect("it is less").to_le_bytes();
     let streams = ruled.double.streams();
-    ruled.double.say(Stream::Then(Words::dripping([&length[..], &[0x28; 1000]].concat())));
-    ruled.asked_again(streams);
-    watched.goes_on(PINGS);
-    ruled.double.say(Stream::Good);
+    ruled.double.set_stream(Stream::Then(Payload::dripping([&length[..], &[0x28; 1000]].concat())));
+    ruled.wait_for_streams(streams);
+    watched.wait_for_replies(PINGS);
+    ruled.double.set_stream(Stream::Good);
     watched.recovers();
     watched.finish(MEMORY);
 }
 
 #[test]
-fn floods_of_maps_are_taken_as_fast_as_they_are_handled() {
+fn floods_of_maps_are_read_only_as_fast_as_they_are_handled() {
     let ruled = ruled();
     let watched = Watched::start(&ruled.nodes);
     let message = |number: usize| json!({ "Title": "x".repeat(1000), "Text": number.to_string() });
@@ -82,12 +82,12 @@ fn floods_of_maps_are_taken_as_fast_as_they_are_handled() {
         all(|number| json!({ "PeersChangedPatch": [{ "NodeID": number + 99, "DERPRegion": 7 }] })),
     ] {
         let streams = ruled.double.streams();
-        ruled.double.say(Stream::Then(Words::once(flood)));
-        ruled.asked_again(streams);
-        watched.goes_on(PINGS);
+        ruled.double.set_stream(Stream::Then(Payload::once(flood)));
+        ruled.wait_for_streams(streams);
+        watched.wait_for_replies(PINGS);
         watched.status();
     }
-    ruled.double.say(Stream::Good);
+    ruled.double.set_stream(Stream::Good);
     watched.recovers();
     watched.finish(MEMORY_OF_MANY);
 }
@@ -96,7 +96,7 @@ fn floods_of_maps_are_taken_as_fast_as_they_are_handled() {
 fn a_map_of_a_hundred_thousand_peers_costs_no_packet() {
     let ruled = ruled();
     let watched = Watched::start(&ruled.nodes);
-    ruled.first(move |map| {
+    ruled.set_first_map(move |map| {
         let is_watched = map["Node"]["Hostinfo"]["Hostname"] == "one";
         let peers = map["Peers"].as_array_mut().expect("a map has peers");
         let bare = |number| {
@@ -105,14 +105,14 @@ fn a_map_of_a_hundred_thousand_peers_costs_no_packet() {
         };
         peers.extend((1..100_000).filter(|_| is_watched).map(bare));
     });
-    watched.says("there are more than 50000");
-    ruled.double.say(Stream::Good);
+    watched.wait_for_status("there are more than 50000");
+    ruled.double.set_stream(Stream::Good);
     watched.recovers();
     watched.finish(MEMORY_OF_MANY);
 }
 
 #[test]
-fn addresses_of_others_are_refused_unless_the_user_named_their_range() {
+fn public_addresses_are_refused_unless_the_user_allows_their_range() {
     let ruled = ruled();
     let [node, _] = &ruled.nodes;
     let watched = Watched::start(&ruled.nodes);
@@ -121,12 +121,12 @@ fn addresses_of_others_are_refused_unless_the_user_named_their_range() {
         node.host.run("ip -4 route show default | grep -o 'via [0-9.]*' | cut -d' ' -f2");
     let foreign = ["8.8.8.8", own.trim(), next_hop.trim()].map(str::to_owned);
     let given = foreign.clone();
-    ruled.first(move |map| {
+    ruled.set_first_map(move |map| {
         let addresses = map["Node"]["Addresses"].as_array_mut().expect("a node has addresses");
         addresses.extend(given.iter().map(|address| json!(format!("{address}/32"))));
         addresses.push(json!("172.30.7.7/32"));
     });
-    watched.says("address 8.8.8.8/32: refused");
+    watched.wait_for_status("address 8.8.8.8/32: refused");
     let has = |address: &str| {
         let shown = node.host.run(format!("ip -4 address show dev {}", Member::INTERFACE));
         shown.contains(&format!("inet {address}/32"))
@@ -137,21 +137,21 @@ fn addresses_of_others_are_refused_unless_the_user_named_their_range() {
     }
     watched.finish(MEMORY);
     assert!(node.attempt(&format!("down {}", Member::INTERFACE)).ok);
-    let started = node.start_again("--address-range 8.8.8.0/24");
+    let started = node.restart("--address-range 8.8.8.0/24");
     assert!(started.ok, "{}", started.stderr);
     netns::eventually("it has the named one", crate::tailnet::PATIENCE, || has("8.8.8.8"));
     assert!(node.attempt(&format!("down {}", Member::INTERFACE)).ok);
-    assert!(node.start_again("").ok);
-    netns::eventually("it has it still", crate::tailnet::PATIENCE, || has("8.8.8.8"));
+    assert!(node.restart("").ok);
+    netns::eventually("it still has it", crate::tailnet::PATIENCE, || has("8.8.8.8"));
     assert!(!has(&foreign[1]) && !has(&foreign[2]));
 }
 
 #[test]
-fn names_and_messages_never_move_a_terminals_cursor() {
+fn names_and_messages_cannot_inject_control_characters() {
     let ruled = ruled();
     let watched = Watched::start(&ruled.nodes);
     let evil = "a\u{1b}[2J\u{7}\r\n! all is well\u{9b}2J";
-    ruled.first(move |map| {
+    ruled.set_first_map(move |map| {
         map["Health"] = json!([evil]);
         map["DisplayMessages"] = json!({ evil: { "Title": evil, "Text": evil } });
         map["UserProfiles"][0]["LoginName"] = json!(evil);
@@ -164,31 +164,31 @@ fn names_and_messages_never_move_a_terminals_cursor() {
         map["Peers"].as_array_mut().expect("a map has peers").push(named);
         map["Peers"].as_array_mut().expect("a map has peers").push(json!({ "Name": evil }));
     });
-    watched.says("all is well");
+    watched.wait_for_status("all is well");
     let forged = |line: &str| line.starts_with("! all is well");
     assert!(!watched.status().lines().any(forged), "{}", watched.status());
-    ruled.double.say(Stream::Good);
+    ruled.double.set_stream(Stream::Good);
     watched.recovers();
     watched.finish(MEMORY);
 }
 
 impl Ruled {
-    /// Waits until both nodes asked for a stream once more.
-    fn asked_again(&self, before: usize) {
-        netns::eventually("the nodes ask again", crate::tailnet::PATIENCE, || {
+    /// Waits until both nodes have requested another stream.
+    fn wait_for_streams(&self, before: usize) {
+        netns::eventually("the nodes request streams again", crate::tailnet::PATIENCE, || {
             self.double.streams() >= before + self.nodes.len()
         });
     }
 
-    /// Has nodes be told first what `change` makes of a good map.
-    fn first(&self, change: impl Fn(&mut Value) + Send + Sync + 'static) {
+    /// Sends nodes a valid map changed by `change` first.
+    fn set_first_map(&self, change: impl Fn(&mut Value) + Send + Sync + 'static) {
         let streams = self.double.streams();
-        self.double.say(Stream::First(Arc::new(change)));
-        self.asked_again(streams);
+        self.double.set_stream(Stream::First(Arc::new(change)));
+        self.wait_for_streams(streams);
     }
 }
 
-/// A peer that nobody has heard of.
+/// A peer that does not exist.
 fn stranger(number: usize) -> Value {
     peer(number + 100, &format!("stranger{number}"), &format!("nodekey:{number:064x}"))
 }

@@ -1,4 +1,4 @@
-//! A node that is watched while it is attacked.
+//! Observes a node during attacks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,16 +15,16 @@ use crate::tailnet::PATIENCE;
 /// A ping fifty times a second.
 const OFTEN: &str = "-i 0.02";
 
-/// So many pings are answered before anything is done.
+/// Pings answered before the first attack.
 const FIRST: usize = 10;
 
-/// So many pings are answered at the end.
+/// Pings answered at the end.
 const LAST: usize = 10;
 
-/// How often memory is looked at.
+/// Sampling interval of memory.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What is watched: its pings to another node, its processes and their memory.
+/// The observed values: pings to another node, processes and their memory.
 pub struct Watched<'a> {
     node: &'a Member,
     pinging: Pinging,
@@ -36,11 +36,11 @@ impl<'a> Watched<'a> {
     pub fn start([node, other]: &'a [Member; 2]) -> Watched<'a> {
         let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
         let pinging = Pinging::start(&node.host, "hostile", &target);
-        pinging.goes_on(FIRST, PATIENCE);
+        pinging.wait_for_replies(FIRST, PATIENCE);
         Watched { node, pinging, pids: pids(&proc(node)), memory: Memory::watch(proc(node)) }
     }
 
-    /// What the status says, in a form that a terminal may be shown.
+    /// The status, which must be safe for a terminal.
     pub fn status(&self) -> String {
         let status = self.node.attempt("status");
         assert!(status.ok, "{status:?}");
@@ -49,33 +49,33 @@ impl<'a> Watched<'a> {
         status.stdout
     }
 
-    /// Waits until a line of the status says this.
-    pub fn says(&self, what: &str) {
+    /// Waits until a line of the status contains this.
+    pub fn wait_for_status(&self, what: &str) {
         let mut status = String::new();
-        eventually(&format!("the status says: {what}"), PATIENCE, || {
+        eventually(&format!("the status contains: {what}"), PATIENCE, || {
             status = self.status();
             status.lines().any(|line| line.starts_with("! ") && line.contains(what))
         });
     }
 
-    /// Waits until nothing is wrong any more.
+    /// Waits until the status has no problem.
     pub fn recovers(&self) {
-        eventually("the status says nothing", PATIENCE, || !self.status().contains("\n! "));
+        eventually("the status has no problem", PATIENCE, || !self.status().contains("\n! "));
     }
 
-    /// Looks on for so many more pings.
-    pub fn goes_on(&self, pings: usize) {
-        self.pinging.goes_on(pings, PATIENCE);
+    /// Waits for more answered pings.
+    pub fn wait_for_replies(&self, pings: usize) {
+        self.pinging.wait_for_replies(pings, PATIENCE);
     }
 
-    /// Checks that no packet was lost, no process ended, and all of them never had more than this
-    /// memory together, in bytes.
+    /// Checks that no packet was lost, no process ended, and all processes together never had more
+    /// than `bound` bytes of memory.
     pub fn finish(self, bound: u64) {
-        self.goes_on(LAST);
+        self.wait_for_replies(LAST);
         let most = self.memory.finish();
         let pings = self.pinging.finish();
         let mut lost = pings.lost();
-        // Those before the attack do not count.
+        // Pings before the attack do not count.
         lost.retain(|number| *number > FIRST as u32);
         assert!(pings.received > 0 && lost.is_empty(), "{lost:?} of {}", pings.sent);
         assert_eq!(pids(&proc(self.node)), self.pids, "no process ended");
@@ -84,7 +84,7 @@ impl<'a> Watched<'a> {
     }
 }
 
-/// The most memory of its own that all processes of a host's linerate had together.
+/// The peak of the anonymous memory of all processes of a host's linerate.
 struct Memory {
     ends: Arc<AtomicBool>,
     most: Arc<AtomicU64>,
@@ -116,7 +116,7 @@ fn proc(node: &Member) -> PathBuf {
     node.host.outside("/proc")
 }
 
-/// The processes of a node, but not the commands that ask it.
+/// The processes of a node, without commands that query it.
 fn pids(proc: &Path) -> BTreeSet<u32> {
     let all = fs::read_dir(proc).into_iter().flatten().flatten();
     let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -1,11 +1,11 @@
-//! The generator of datagrams through a relay: pairs of clients, all in this process, of which one
-//! sends as fast as the relay reads, and the other counts what comes.
+//! The generator of datagrams through a relay: pairs of clients, all in this process. One client
+//! of a pair sends as fast as the relay reads, and the other counts the datagrams that arrive.
 //!
 //! ```text
 //!   senders ──TLS── relay ──TLS── receivers
 //! ```
 //!
-//! A relay drops what a receiver has no room for, so only what arrives is carried.
+//! A relay drops datagrams if a receiver lacks room, so only received datagrams are counted.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -29,42 +29,42 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use zeroize::Zeroizing;
 
-use crate::leash::end_with_stdin;
+use crate::lifetime::end_with_stdin;
 use crate::swarm::{dialer, node_key, public_key};
 
-/// Written at once, and read at once, in bytes.
+/// Bytes of one write and of one read.
 const BLOCK: usize = 64 << 10;
 
-/// Before it is counted, so that all have begun.
+/// Time before counting starts, so that all clients are sending.
 const WARM: Duration = Duration::from_millis(500);
 
-/// Within this a datagram has come, while all are sent one.
+/// Time in which each client receives a datagram.
 const REACHED: Duration = Duration::from_secs(10);
 
-/// Who sends what through which relay.
+/// Parameters of the load.
 #[derive(Clone, Debug)]
-pub struct Relayed {
+pub struct RelayLoad {
     /// The relay.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// Who is trusted for it, in PEM.
+    /// Certificates of the trusted authority, in PEM.
     pub authority: Vec<u8>,
-    /// Where clients are to be registered first, and by which key.
+    /// The coordinator and the key by which clients register first.
     pub network: Option<(ControlUrl, String)>,
-    /// How many pairs.
+    /// Number of pairs.
     pub pairs: usize,
-    /// The length of a datagram; without any, the connections are held first.
+    /// Length of a datagram; 0 to keep the connections idle first.
     pub size: usize,
-    /// How long it is counted, or the connections are held.
+    /// How long datagrams are counted or the connections are idle.
     pub time: Duration,
 }
 
-type Failed = Box<dyn Error + Send + Sync>;
+type BoxError = Box<dyn Error + Send + Sync>;
 
-impl Relayed {
-    /// Connects all, then sends and prints how many datagrams arrived a second; or holds the
-    /// connections, and prints to how many of them a datagram came after that.
+impl RelayLoad {
+    /// Connects all clients. Then sends, and prints how many datagrams arrived a second; or keeps the
+    /// connections idle, and prints how many of them receive a datagram afterwards.
     ///
     /// # Errors
     /// A client cannot connect.
@@ -75,7 +75,7 @@ impl Relayed {
         runtime.block_on(Arc::new(self).carry(dialer)).map_err(|failed| failed as Box<dyn Error>)
     }
 
-    async fn carry(self: Arc<Self>, dialer: Dialer) -> Result<(), Failed> {
+    async fn carry(self: Arc<Self>, dialer: Dialer) -> Result<(), BoxError> {
         let mut clients = Vec::new();
         for number in 0..2 * self.pairs {
             self.register(&dialer, number).await?;
@@ -84,15 +84,15 @@ impl Relayed {
         if self.size == 0 {
             println!("held {}", clients.len());
             sleep(self.time).await;
-            println!("{}", reach(clients).await);
+            println!("{}", count_reached(clients).await);
             return Ok(());
         }
         let counted = Arc::new(AtomicU64::new(0));
         let mut clients = clients.into_iter();
         for pair in 0..self.pairs {
             let (Some(sender), Some(receiver)) = (clients.next(), clients.next()) else { break };
-            tokio::spawn(pass(sender, 2 * pair + 1, self.size));
-            tokio::spawn(count(receiver, Arc::clone(&counted)));
+            tokio::spawn(send_datagrams(sender, 2 * pair + 1, self.size));
+            tokio::spawn(count_datagrams(receiver, Arc::clone(&counted)));
         }
         sleep(WARM).await;
         let before = counted.load(Relaxed);
@@ -102,8 +102,8 @@ impl Relayed {
         Ok(())
     }
 
-    /// Has a client's key be known to the relay's network.
-    async fn register(&self, dialer: &Dialer, number: usize) -> Result<(), Failed> {
+    /// Registers a client's key with the relay's network.
+    async fn register(&self, dialer: &Dialer, number: usize) -> Result<(), BoxError> {
         let Some((url, auth_key)) = &self.network else { return Ok(()) };
         let settings = Settings {
             url: url.clone(),
@@ -124,7 +124,7 @@ impl Relayed {
         }
     }
 
-    async fn connect(&self, dialer: &Dialer, number: usize) -> Result<Box<dyn Stream>, Failed> {
+    async fn connect(&self, dialer: &Dialer, number: usize) -> Result<Box<dyn Stream>, BoxError> {
         let (host, port) = (self.host.clone(), self.port);
         let mut stream =
             dialer.dial(&Target { host: host.clone(), port, tls: true, address: None }).await?;
@@ -138,7 +138,7 @@ impl Relayed {
             head.push(stream.read_u8().await?);
         }
         if !head.starts_with(b"HTTP/1.1 101") {
-            return Err(format!("it answers {:?}", String::from_utf8_lossy(&head)).into());
+            return Err(format!("the relay answered {:?}", String::from_utf8_lossy(&head)).into());
         }
         let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
         loop {
@@ -160,7 +160,7 @@ async fn log_in(
     stream: &mut Box<dyn Stream>,
     number: usize,
     server: &[u8; 32],
-) -> Result<(), Failed> {
+) -> Result<(), BoxError> {
     let mut rng = ChaCha20Rng::seed_from_u64(number as u64);
     let mut login = BytesMut::new();
     write_frame(&mut login, kind::CLIENT_INFO, &seal_login(&node_key(number), server, &mut rng));
@@ -168,17 +168,17 @@ async fn log_in(
     Ok(stream.flush().await?)
 }
 
-/// Sends each client one datagram of its neighbour's; to how many one came.
-async fn reach(clients: Vec<Halves>) -> usize {
+/// Sends each client one datagram from its neighbour. Returns how many clients received one.
+async fn count_reached(clients: Vec<Halves>) -> usize {
     let (mut waiting, mut sending) = (JoinSet::new(), JoinSet::new());
     for (number, (from, mut to)) in clients.into_iter().enumerate() {
-        waiting.spawn(timeout(REACHED, hear(from)));
+        waiting.spawn(timeout(REACHED, receives_packet(from)));
         let mut words = BytesMut::new();
         write_packet(&mut words, &public_key(number ^ 1), b"are you there");
         sending.spawn(async move {
             let _ = to.write_all(&words).await;
             let _ = to.flush().await;
-            // It is not closed before all were heard.
+            // Keeps the connection open until all have received.
             to
         });
     }
@@ -186,8 +186,8 @@ async fn reach(clients: Vec<Halves>) -> usize {
     waiting.join_all().await.into_iter().filter(|heard| *heard == Ok(true)).count()
 }
 
-/// Whether a datagram comes before the connection ends.
-async fn hear(mut from: ReadHalf<Box<dyn Stream>>) -> bool {
+/// Whether a datagram arrives before the connection ends.
+async fn receives_packet(mut from: ReadHalf<Box<dyn Stream>>) -> bool {
     let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
     loop {
         while let Ok(Some((kind, _))) = decoder.poll_frame(&mut buffer) {
@@ -203,8 +203,8 @@ async fn hear(mut from: ReadHalf<Box<dyn Stream>>) -> bool {
 
 type Halves = (ReadHalf<Box<dyn Stream>>, WriteHalf<Box<dyn Stream>>);
 
-/// Sends datagrams to a client until the relay takes no more.
-async fn pass((mut from, mut to): Halves, receiver: usize, size: usize) {
+/// Sends datagrams to a client until the connection ends.
+async fn send_datagrams((mut from, mut to): Halves, receiver: usize, size: usize) {
     let (mut block, datagram, key) = (BytesMut::new(), vec![4; size], public_key(receiver));
     while block.len() < BLOCK {
         write_packet(&mut block, &key, &datagram);
@@ -212,12 +212,12 @@ async fn pass((mut from, mut to): Halves, receiver: usize, size: usize) {
     let mut heard = [0; 256];
     let silence = async { while from.read(&mut heard).await.is_ok_and(|read| read > 0) {} };
     let sending = async { while to.write_all(&block).await.is_ok() {} };
-    // The one ends with the other: at the relay's end.
+    // Both end when the relay closes the connection.
     tokio::join!(silence, sending);
 }
 
-/// Counts datagrams that come.
-async fn count((mut from, _to): Halves, counted: Arc<AtomicU64>) {
+/// Counts received datagrams.
+async fn count_datagrams((mut from, _to): Halves, counted: Arc<AtomicU64>) {
     let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::with_capacity(2 * BLOCK));
     loop {
         let mut arrived = 0;

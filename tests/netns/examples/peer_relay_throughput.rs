@@ -1,13 +1,13 @@
-//! What TCP carries between two linerates behind boxes: directly, by a peer relay of linerate's, and by
-//! one of tailscaled's, in turns:
+//! TCP throughput between two linerates behind boxes: direct, through a peer relay of linerate, and
+//! through one of tailscaled, in turns:
 //!
 //! ```text
 //! cargo build --release -p linerate-cli
 //! LINERATE_BIN=target/release/linerate tests/netns/run \
-//!   cargo run -p linerate-netns --example relayed -- [ROUNDS] [SECONDS]
+//!   cargo run -p linerate-netns --example peer_relay_throughput -- [ROUNDS] [SECONDS]
 //! ```
 //!
-//! All share the machine, so that the first is more than any relay can have: one that cost nothing.
+//! All programs share the machine, so the direct figure is the limit of a relay without cost.
 
 #![forbid(unsafe_code)]
 
@@ -17,8 +17,8 @@ const PORT: &str = "40000";
 const RELAYS: [Option<MemberKind>; 3] =
     [None, Some(MemberKind::Linerate), Some(MemberKind::Tailscaled)];
 
-/// Two that speak by one way; the rest has to stay.
-struct Way {
+/// Two connected members; the other fields keep their environment running.
+struct Connection {
     pair: [Member; 2],
     _relay: Option<Member>,
     _tailnet: Tailnet,
@@ -28,7 +28,9 @@ fn main() {
     let mut arguments = std::env::args().skip(1).map(|one| one.parse::<u32>().expect("a number"));
     let mut next = |or| arguments.next().unwrap_or(or);
     let (rounds, seconds) = (next(5) as usize, next(5));
-    let Some(ways) = RELAYS.into_iter().map(way).collect::<Option<Vec<Way>>>() else { return };
+    let Some(ways) = RELAYS.into_iter().map(connect).collect::<Option<Vec<Connection>>>() else {
+        return;
+    };
     let mut rates = [const { Vec::new() }; 3];
     for round in 0..rounds {
         for turn in 0..ways.len() {
@@ -46,8 +48,8 @@ fn main() {
     println!("of tailscaled's: linerate {:.2}, direct {:.2}", ours / theirs, direct / theirs);
 }
 
-/// Two that meet by such a relay; directly without one.
-fn way(relay: Option<MemberKind>) -> Option<Way> {
+/// Starts two members that connect through such a relay, or directly without one.
+fn connect(relay: Option<MemberKind>) -> Option<Connection> {
     let tailnet = Tailnet::start()?;
     let pair = ["left", "right"].map(|name| {
         let host = tailnet.host(name, Uplink::Behind(Nat::PortRestricted));
@@ -55,17 +57,17 @@ fn way(relay: Option<MemberKind>) -> Option<Way> {
     });
     let relay = relay.map(|kind| {
         let relay = Member::join(&tailnet, tailnet.host("relay", Uplink::Switch), kind, "");
-        relay.relays_at(PORT);
+        relay.set_relay_port(PORT);
         tailnet.coordinator.allow_relay(relay.addresses.of(Family::V4));
-        tailnet.part_boxes();
+        tailnet.block_between_boxes();
         relay
     });
     let [left, right] = &pair;
     for (one, other) in [(left, right), (right, left)] {
         match relay {
-            Some(_) => one.becomes_relayed(other, ""),
-            None => drop(one.becomes_direct(other)),
+            Some(_) => one.wait_until_relayed(other, ""),
+            None => drop(one.wait_until_direct(other)),
         }
     }
-    Some(Way { pair, _relay: relay, _tailnet: tailnet })
+    Some(Connection { pair, _relay: relay, _tailnet: tailnet })
 }

@@ -1,12 +1,12 @@
-//! The generator of TCP through proxies: streams that are poured into a drain, which counts what
-//! reaches it.
+//! The generator of TCP through proxies: streams to a drain, which counts the bytes that
+//! reach it.
 //!
 //! ```text
-//!   pour --SOCKS5--> the proxy  ~~tunnel~~  drain
+//!   sender --SOCKS5--> the proxy  ~~tunnel~~  drain
 //! ```
 //!
-//! What the proxies between hold in their buffers is not carried yet, so the drain is asked at two
-//! instants while all streams run. Nobody asks the sender.
+//! Bytes in the buffers of the proxies have not arrived yet, so the drain is read at two
+//! instants while all streams run. The sender's count is not used.
 
 use std::io::{self, Read, Write, stdin};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use netns::Stopwatch;
 
-/// Bytes of one call: what iperf3 uses for TCP.
+/// Bytes of one call, as iperf3 uses for TCP.
 const BLOCK: usize = 128 << 10;
 
-/// After so long without an answer a proxy has failed.
+/// A proxy that does not answer fails after this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// SOCKS version 5 (RFC 1928), without authentication; and CONNECT to an IPv4 address.
@@ -28,39 +28,38 @@ const GREETING: [u8; 3] = [5, 1, 0];
 const GREETED: [u8; 2] = [5, 0];
 const CONNECT_V4: [u8; 4] = [5, 1, 0, 1];
 
-/// Bytes of an answer with an address of IPv4 and of IPv6, behind its first four.
+/// Bytes of an answer behind its first four, with an IPv4 or an IPv6 address.
 const REST_V4: usize = 6;
 const REST_V6: usize = 18;
 
-/// What a drain has counted.
+/// Counter of a drain.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Level {
+pub struct Count {
     /// Bytes of all streams.
     pub bytes: u64,
-    /// Since the drain began.
+    /// Seconds since the start of the drain.
     pub seconds: f64,
 }
 
-impl Level {
-    /// What a drain answered.
-    pub fn parse(line: &str) -> Option<Level> {
+impl Count {
+    /// Parses an answer of a drain.
+    pub fn parse(line: &str) -> Option<Count> {
         let (bytes, seconds) = line.trim().split_once(' ')?;
-        Some(Level { bytes: bytes.parse().ok()?, seconds: seconds.parse().ok()? })
+        Some(Count { bytes: bytes.parse().ok()?, seconds: seconds.parse().ok()? })
     }
 
-    /// Gigabits a second since an earlier one.
-    pub fn gbps_since(self, before: Level) -> f64 {
+    /// Gigabits a second since an earlier count.
+    pub fn gbps_since(self, before: Count) -> f64 {
         (self.bytes - before.bytes) as f64 * 8.0 / 1e9 / (self.seconds - before.seconds)
     }
 }
 
-/// Reads every stream that comes, and answers each line of stdin with its [`Level`]. It ends with
-/// its stdin.
+/// Reads all streams, and answers each line of stdin with a [`Count`]. It ends with its stdin.
 pub fn drain(at: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(at)?;
     let watch = Stopwatch::start();
     static BYTES: AtomicU64 = AtomicU64::new(0);
-    thread::Builder::new().name("tell".to_owned()).spawn(move || {
+    thread::Builder::new().name("count".to_owned()).spawn(move || {
         for _ in stdin().lines().map_while(Result::ok) {
             println!("{} {}", BYTES.load(Ordering::Relaxed), watch.elapsed().as_secs_f64());
         }
@@ -68,21 +67,28 @@ pub fn drain(at: SocketAddr) -> io::Result<()> {
     })?;
     for stream in listener.incoming() {
         let stream = stream?;
-        thread::Builder::new().name("drain".to_owned()).spawn(move || swallow(stream, &BYTES))?;
+        thread::Builder::new()
+            .name("drain".to_owned())
+            .spawn(move || count_bytes(stream, &BYTES))?;
     }
     Ok(())
 }
 
-fn swallow(mut stream: TcpStream, bytes: &AtomicU64) {
+fn count_bytes(mut stream: TcpStream, bytes: &AtomicU64) {
     let mut block = vec![0; BLOCK];
-    // However it ends, it has been counted.
+    // Bytes read before an error have been counted.
     while let Ok(len @ 1..) = stream.read(&mut block) {
         bytes.fetch_add(len as u64, Ordering::Relaxed);
     }
 }
 
-/// Pours so many streams through a SOCKS5 proxy for so many seconds.
-pub fn pour(to: SocketAddrV4, proxy: SocketAddr, streams: usize, seconds: f64) -> io::Result<()> {
+/// Sends `streams` streams through a SOCKS5 proxy for `seconds` seconds.
+pub fn send_streams(
+    to: SocketAddrV4,
+    proxy: SocketAddr,
+    streams: usize,
+    seconds: f64,
+) -> io::Result<()> {
     let opened: io::Result<Vec<TcpStream>> = (0..streams).map(|_| connect(to, proxy)).collect();
     let watch = Stopwatch::start();
     for mut stream in opened? {
@@ -108,7 +114,7 @@ fn connect(to: SocketAddrV4, proxy: SocketAddr) -> io::Result<TcpStream> {
     let mut greeted = [0; 2];
     stream.read_exact(&mut greeted)?;
     if greeted != GREETED {
-        return Err(io::Error::other(format!("the proxy asks for more: {greeted:?}")));
+        return Err(io::Error::other(format!("the proxy requires authentication: {greeted:?}")));
     }
     stream.write_all(&[&CONNECT_V4[..], &to.ip().octets(), &to.port().to_be_bytes()].concat())?;
     let mut answer = [0; 4];
@@ -127,9 +133,9 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
     use std::thread;
 
-    use super::{Level, connect};
+    use super::{Count, connect};
 
-    /// A proxy that answers with these bytes, and then with what it read.
+    /// A proxy that sends these bytes and returns the bytes that it received.
     fn proxied(answer: &'static [u8]) -> std::io::Result<Vec<u8>> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
@@ -151,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_begins_behind_the_answer_of_the_proxy() {
+    fn a_stream_starts_after_the_answer_of_the_proxy() {
         let request = [5, 1, 0, 1, 10, 9, 0, 2, 0x12, 0x34];
         assert_eq!(proxied(&[5, 0, 0, 1, 127, 0, 0, 1, 1, 2]).unwrap(), request);
         let v6 = &[5, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2];
@@ -161,10 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_read_back_and_make_a_rate() {
-        let before = Level::parse("1000 0.5\n").unwrap();
-        let after = Level::parse("2000001000 2.5").unwrap();
+    fn counts_are_printed_and_parsed_and_give_a_rate() {
+        let before = Count::parse("1000 0.5\n").unwrap();
+        let after = Count::parse("2000001000 2.5").unwrap();
         assert_eq!(after.gbps_since(before), 8.0);
-        assert_eq!(Level::parse("x"), None);
+        assert_eq!(Count::parse("x"), None);
     }
 }

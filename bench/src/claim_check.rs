@@ -1,4 +1,5 @@
-//! Whether the medians of a second run lie where the first one claimed, by the JSON of both.
+//! Checks by the JSON of two runs whether the medians of the second lie in the intervals that the
+//! first claimed.
 
 use serde_json::Value;
 
@@ -6,11 +7,11 @@ use crate::claim::{Claim, SHARE};
 use crate::measure::{ALL, Measure};
 use netns::{Style, Table};
 
-/// A claim of the first run, and what came of it.
+/// A claim of the first run and the median of the second.
 #[derive(Debug)]
 struct Median {
     measure: &'static Measure,
-    /// Whose it is, or whose figure the first contender's is divided by.
+    /// The contender, or both names of a ratio.
     of: String,
     digits: usize,
     first: f64,
@@ -18,20 +19,20 @@ struct Median {
     second: f64,
 }
 
-/// All claims of a run that a second one has figures for.
+/// All claims of a run for which a second run has figures.
 #[derive(Debug)]
-pub struct Again {
+pub struct ClaimCheck {
     medians: Vec<Median>,
-    /// What makes them hard to compare.
+    /// Differences that make the runs hard to compare.
     notes: Vec<String>,
 }
 
-impl Again {
-    /// By what `--json` wrote of each run. An error says why nothing can be said.
-    pub fn of(first: &Value, second: &Value) -> Result<Again, String> {
+impl ClaimCheck {
+    /// Reads what `--json` wrote of each run.
+    pub fn of(first: &Value, second: &Value) -> Result<ClaimCheck, String> {
         let mut medians = Vec::new();
-        let contenders = first["contenders"].as_array().ok_or("the first is no report")?;
-        let others = second["contenders"].as_array().ok_or("the second is no report")?;
+        let contenders = first["contenders"].as_array().ok_or("the first file is not a report")?;
+        let others = second["contenders"].as_array().ok_or("the second file is not a report")?;
         let leader = contenders.first().and_then(|one| one["name"].as_str()).unwrap_or_default();
         for one in contenders {
             let Some(other) = others.iter().find(|other| other["name"] == one["name"]) else {
@@ -46,49 +47,50 @@ impl Again {
             }
         }
         if medians.is_empty() {
-            return Err("the first claims nothing of what the second measured".to_owned());
+            return Err("no figure of the second report has a claim in the first".to_owned());
         }
         let differ =
             |what: &str| (first[what] != second[what]).then_some((&first[what], &second[what]));
         let note = |what: &&str| {
             Some(format!("{what}: {}, and then {}.", differ(what)?.0, differ(what)?.1))
         };
-        Ok(Again { medians, notes: ["machine", "rounds"].iter().filter_map(note).collect() })
+        Ok(ClaimCheck { medians, notes: ["machine", "rounds"].iter().filter_map(note).collect() })
     }
 
-    /// Whether as many medians lie within as were claimed to.
-    pub fn is_kept(&self) -> bool {
-        self.within() as f64 >= SHARE / 100.0 * self.medians.len() as f64
+    /// Whether at least the claimed share of the medians lies within the intervals.
+    pub fn is_met(&self) -> bool {
+        self.count_within() as f64 >= SHARE / 100.0 * self.medians.len() as f64
     }
 
-    fn within(&self) -> usize {
+    fn count_within(&self) -> usize {
         self.medians.iter().filter(|one| one.is_within()).count()
     }
 
-    /// Each median, and what they come to.
+    /// A table of the medians, and the result.
     pub fn text(&self, style: Style) -> String {
         let mut table = Table::new(["", "", "of", "claimed", "first", "second", ""]);
         for one in &self.medians {
             table.row(one.cells());
         }
-        let (within, all) = (self.within(), self.medians.len());
+        let (within, all) = (self.count_within(), self.medians.len());
         let share = 100.0 * within as f64 / all as f64;
-        let verdict = if self.is_kept() { "met" } else { "NOT MET" };
+        let verdict = if self.is_met() { "met" } else { "NOT MET" };
         let mut text = table.render(style);
         for note in &self.notes {
             text += &format!("\n  {note}");
         }
         text + &format!(
-            "\n  {within} of {all} medians lie within, {share:.0} %; {SHARE} % were claimed: {verdict}\n"
+            "\n  {within} of {all} medians lie within their intervals ({share:.0} %, at least {SHARE} % \
+             expected): {verdict}\n"
         )
     }
 }
 
-/// As tables show a ratio.
+/// Digits of a ratio in tables.
 pub const RATIO_DIGITS: usize = 2;
 
 impl Median {
-    /// Of the same figure in both; nothing where nothing was claimed, or where it was not made again.
+    /// `None` if the first run claims nothing or the second run lacks the figure.
     fn of(
         measure: &'static Measure,
         of: &str,
@@ -123,7 +125,7 @@ impl Median {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::Again;
+    use super::ClaimCheck;
     use netns::Style;
 
     fn report(own: f64, other: f64, ratio: f64) -> Value {
@@ -140,15 +142,21 @@ mod tests {
     }
 
     #[test]
-    fn each_median_is_held_against_its_own_claim() {
-        let again = Again::of(&report(5.0, 3.5, 1.4), &report(6.0, 3.0, 9.0)).unwrap();
-        assert!(again.is_kept());
-        assert_eq!((again.within(), again.medians.len()), (2, 2), "the ratio claimed nothing");
-        let again = Again::of(&report(5.0, 3.5, 1.4), &report(6.0, 2.9, 9.0)).unwrap();
-        assert!(!again.is_kept());
+    fn each_median_is_compared_with_its_own_claim() {
+        let again = ClaimCheck::of(&report(5.0, 3.5, 1.4), &report(6.0, 3.0, 9.0)).unwrap();
+        assert!(again.is_met());
+        assert_eq!(
+            (again.count_within(), again.medians.len()),
+            (2, 2),
+            "the ratio claimed nothing"
+        );
+        let again = ClaimCheck::of(&report(5.0, 3.5, 1.4), &report(6.0, 2.9, 9.0)).unwrap();
+        assert!(!again.is_met());
         let text = again.text(Style::plain());
         assert!(
-            text.contains("1 of 2 medians lie within, 50 %; 95 % were claimed: NOT MET"),
+            text.contains(
+                "1 of 2 medians lie within their intervals (50 %, at least 95 % expected): NOT MET"
+            ),
             "{text}"
         );
         assert!(
@@ -158,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn other_machines_and_rounds_are_told_and_what_claims_nothing_is_refused() {
+    fn a_change_of_rounds_is_noted_and_reports_without_common_claims_are_refused() {
         let mut second = report(5.0, 3.5, 1.4);
         second["rounds"] = 2.into();
-        let text = Again::of(&report(5.0, 3.5, 1.4), &second).unwrap().text(Style::plain());
+        let text = ClaimCheck::of(&report(5.0, 3.5, 1.4), &second).unwrap().text(Style::plain());
         assert!(text.contains("rounds: 5, and then 2."), "{text}");
         second["contenders"] = json!([]);
-        assert!(Again::of(&report(5.0, 3.5, 1.4), &second).is_err());
-        assert!(Again::of(&json!({}), &second).is_err());
+        assert!(ClaimCheck::of(&report(5.0, 3.5, 1.4), &second).is_err());
+        assert!(ClaimCheck::of(&json!({}), &second).is_err());
     }
 }

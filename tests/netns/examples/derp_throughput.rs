@@ -1,13 +1,13 @@
-//! What TCP carries between two of a kind by the relay of linerate-server and by that of headscale,
-//! which is derper's code, in turns, and what of the processors each took:
+//! TCP throughput between two members through the relay of linerate-server and through that of
+//! headscale, which is derper's code, in turns, with the processor time of relay and members:
 //!
 //! ```text
 //! make build server
-//! tests/netns/run cargo run -p linerate-netns --example by_derp -- [ROUNDS] [SECONDS]
+//! tests/netns/run cargo run -p linerate-netns --example derp_throughput -- [ROUNDS] [SECONDS]
 //! ```
 //!
-//! Of a tailscaled that sends, also how much it drops in the queue before its relay: what no relay can
-//! carry. All share the machine: what a relay takes of its processors is what another can give back at most.
+//! For a sending tailscaled, it also prints the drops in the queue before its relay, which no relay can
+//! avoid. All programs share the machine, so processor time of the relay reduces the throughput.
 
 #![forbid(unsafe_code)]
 
@@ -18,8 +18,8 @@ use netns::{
 const RELAYS: [CoordinatorKind; 2] = [CoordinatorKind::Linerate, CoordinatorKind::Headscale];
 const PAIRS: [MemberKind; 2] = [MemberKind::Tailscaled, MemberKind::Linerate];
 
-/// Two that speak by a relay.
-struct Way {
+/// Two members connected through a relay.
+struct Connection {
     relay: CoordinatorKind,
     kind: MemberKind,
     pair: [Member; 2],
@@ -32,7 +32,7 @@ fn main() {
     let (rounds, seconds) = (next(5), next(5));
     for kind in PAIRS {
         let Some(ways) =
-            RELAYS.map(|relay| way(relay, kind)).into_iter().collect::<Option<Vec<_>>>()
+            RELAYS.map(|relay| connect(relay, kind)).into_iter().collect::<Option<Vec<_>>>()
         else {
             return;
         };
@@ -48,21 +48,21 @@ fn main() {
     }
 }
 
-/// Two behind boxes that let no UDP through.
-fn way(relay: CoordinatorKind, kind: MemberKind) -> Option<Way> {
+/// Starts two members behind boxes that drop UDP.
+fn connect(relay: CoordinatorKind, kind: MemberKind) -> Option<Connection> {
     let tailnet = Tailnet::start_with(relay)?;
     let pair = ["left", "right"].map(|name| {
         let host = tailnet.host(name, Uplink::Behind(Nat::WithoutUdp));
         Member::join(&tailnet, host, kind, "")
     });
     pair[0].reaches(&pair[1], Family::V4);
-    Some(Way { relay, kind, pair, tailnet })
+    Some(Connection { relay, kind, pair, tailnet })
 }
 
 /// Gbit/s.
-fn carry(way: &Way, seconds: u32) -> f64 {
-    let [left, right] = &way.pair;
-    let hosts = [&way.tailnet.coordinator.host, &left.host, &right.host];
+fn carry(connection: &Connection, seconds: u32) -> f64 {
+    let [left, right] = &connection.pair;
+    let hosts = [&connection.tailnet.coordinator.host, &left.host, &right.host];
     let before = hosts.map(used);
     let (client, server) = (&left.host, &right.host);
     let address = right.addresses.of(Family::V4);
@@ -73,9 +73,9 @@ fn carry(way: &Way, seconds: u32) -> f64 {
     println!(
         "{:?} by {:?}: {carried:.3} Gbit/s; cores of the relay {relay:.2}, of the nodes {sender:.2} \
          and {receiver:.2}, besides iperf3's",
-        way.kind, way.relay
+        connection.kind, connection.relay
     );
-    if way.kind == MemberKind::Tailscaled {
+    if connection.kind == MemberKind::Tailscaled {
         let all = left.attempt("debug metrics").stdout;
         let counted = |name: &str| {
             all.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
@@ -87,7 +87,7 @@ fn carry(way: &Way, seconds: u32) -> f64 {
     carried
 }
 
-/// How long all threads of a host's processes were on a core, in nanoseconds.
+/// Time of all threads of a host's processes on a core, in nanoseconds.
 fn used(host: &Host) -> f64 {
     let all = host.attempt("cat /proc/[0-9]*/task/*/schedstat").stdout;
     all.lines().filter_map(|line| line.split(' ').next()?.parse::<f64>().ok()).sum()

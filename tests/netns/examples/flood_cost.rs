@@ -1,15 +1,15 @@
-//! What TCP keeps beside a flood of forged disco and STUN, in turns without one, with one that a
-//! closed port takes, and with one at the node's own port:
+//! TCP throughput during a flood of forged disco and STUN datagrams, in turns: without a flood, with a
+//! flood to a closed port, and with a flood to the node's port:
 //!
 //! ```text
 //! cargo build --release -p linerate-cli
 //! LINERATE_BIN=target/release/linerate tests/netns/run \
-//!   cargo run -p linerate-netns --example flooded -- [ROUNDS] [SECONDS] [DATAGRAMS A SECOND]
+//!   cargo run -p linerate-netns --example flood_cost -- [ROUNDS] [SECONDS] [DATAGRAMS A SECOND]
 //! ```
 //!
-//! The sender has the same machine, so that the second figure is what the flood's way through the
-//! kernel costs by itself, and the third is to be compared with it. Behind them stands what a forged
-//! datagram costs where nothing else is sent, which other work on the machine changes little.
+//! The sender shares the machine. The second figure therefore shows the cost of the flood in the
+//! kernel, and the third must be compared with it. Then it measures the cost of a forged datagram
+//! without other traffic, which depends little on other work of the machine.
 
 #![forbid(unsafe_code)]
 
@@ -28,13 +28,13 @@ use netns::{
 const DISCO: [u8; 6] = *b"TS\xf0\x9f\x92\xac";
 const STUN: [u8; 8] = [1, 1, 0, 12, 0x21, 0x12, 0xa4, 0x42];
 
-/// Bytes of a forged ping, and of a forged answer of STUN.
+/// Bytes of a forged ping, and of a forged STUN response.
 const LENGTHS: [usize; 2] = [124, 32];
 
-/// Where nothing listens at the node's host.
+/// A port of the node's host without a listener.
 const CLOSED: u16 = 9;
 
-/// Between two bursts.
+/// Pause between two bursts.
 const REST: Duration = Duration::from_millis(1);
 
 fn main() {
@@ -46,9 +46,9 @@ fn main() {
         Member::join(&tailnet, tailnet.host(name, Uplink::Switch), MemberKind::Linerate, "")
     });
     let attacker = tailnet.host("attacker", Uplink::Switch);
-    left.becomes_direct(&right);
-    right.becomes_direct(&left);
-    let Path::Direct(at) = left.path_to(&right) else { panic!("it was direct") };
+    left.wait_until_direct(&right);
+    right.wait_until_direct(&left);
+    let Path::Direct(at) = left.path_to(&right) else { panic!("the path is direct") };
     let node: SocketAddr = at.parse().expect("an address");
     let targets = [None, Some(SocketAddr::new(node.ip(), CLOSED)), Some(node)];
     let mut rates = [const { Vec::new() }; 3];
@@ -65,13 +65,13 @@ fn main() {
     println!("stays: {:.3} of alone, {:.3} of closed port", flooded / alone, flooded / beside);
     for target in targets.into_iter().flatten() {
         let [sender, node] = cost(&right, &attacker, target, seconds, rate);
-        println!("{target}: of CPU {sender:.0} ns a datagram at the sender, {node:.0} at the node");
+        println!("{target}: {sender:.0} ns of CPU a datagram at the sender, {node:.0} at the node");
     }
     assert!(matches!(left.path_to(&right), Path::Direct(_)), "the path is lost");
 }
 
-/// What a forged datagram costs without TCP, in nanoseconds of CPU: sending, with its way through the
-/// kernel, and the processes of the node.
+/// Cost of a forged datagram without TCP, in nanoseconds of CPU: sending including the kernel, and
+/// the processes of the node.
 fn cost(node: &Member, attacker: &Host, target: SocketAddr, seconds: u32, rate: u32) -> [f64; 2] {
     let stop = Arc::new(AtomicBool::new(false));
     let (stopped, attacker) = (stop.clone(), attacker.clone());
@@ -80,7 +80,7 @@ fn cost(node: &Member, attacker: &Host, target: SocketAddr, seconds: u32, rate: 
         let sent = flood(&attacker, target, rate, &stopped);
         (sent.count, on_cpu("/proc/thread-self/schedstat") - before)
     });
-    // The first moments are another matter: a flood has to be seen as one.
+    // The first second is skipped: the node must detect the flood.
     thread::sleep(Duration::from_secs(1));
     let (before, watch) = (used_by(node), Stopwatch::start());
     thread::sleep(Duration::from_secs(seconds.into()));
@@ -91,7 +91,7 @@ fn cost(node: &Member, attacker: &Host, target: SocketAddr, seconds: u32, rate: 
     [sending / sent, used / (sent * part / (part + 1.0))]
 }
 
-/// How long all threads of a node's processes were on a core, in nanoseconds.
+/// Time of all threads of a node's processes on a core, in nanoseconds.
 fn used_by(node: &Member) -> f64 {
     let all = node.host.attempt("cat /proc/[0-9]*/task/*/schedstat").stdout;
     all.lines().filter_map(|line| line.split(' ').next()?.parse::<f64>().ok()).sum()
@@ -102,7 +102,7 @@ fn on_cpu(file: &str) -> f64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).expect("nanoseconds")
 }
 
-/// What TCP carries, and how many forged datagrams a second were sent beside it.
+/// TCP throughput, and forged datagrams a second during it.
 fn carry(
     left: &Member,
     right: &Member,
@@ -128,14 +128,14 @@ fn carry(
     (carried, flood.map_or(0.0, |flood| flood.join().expect("the flood ends").rate))
 }
 
-/// What of a flood went.
+/// Result of a flood.
 struct Sent {
     count: u32,
-    /// A second.
+    /// Datagrams a second.
     rate: f64,
 }
 
-/// Forged datagrams, each of another sender.
+/// Sends forged datagrams, each from another sender.
 fn flood(attacker: &Host, to: SocketAddr, rate: u32, stop: &AtomicBool) -> Sent {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = attacker.inside(|| UdpSocket::bind(any).expect("a port is free"));
@@ -149,7 +149,7 @@ fn flood(attacker: &Host, to: SocketAddr, rate: u32, stop: &AtomicBool) -> Sent 
         for number in begun..due {
             let datagram = &mut forged[(number % 2) as usize];
             datagram[8..16].copy_from_slice(&number.to_le_bytes());
-            // What finds no room is lost, as any flood's.
+            // A datagram without room is lost.
             sent += u32::from(socket.send_to(datagram, to).is_ok());
         }
         begun = due.max(begun);

@@ -1,5 +1,5 @@
-//! Two that meet by chance: one behind a box that gives each destination another port, the other behind
-//! one that lets in only ports that it called.
+//! Birthday probing: one node is behind a box with another port for each destination, the other
+//! behind a box that only accepts ports to which it has sent.
 
 use std::thread;
 use std::time::Duration;
@@ -11,17 +11,18 @@ use netns::{
 
 use crate::nat::changes::{OFTEN, PATIENCE};
 
-/// Within this nearly all meet: some seconds of other tries, and 12 s of calls at most.
-const MEETS: Duration = Duration::from_secs(30);
+/// Time in which nearly all pairs connect: some seconds of other attempts, and at most 12 s of
+/// probes.
+const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a second of calls may be, with some that a busy machine makes up for.
+/// Limit of probes a second, with a margin for a busy machine that catches up.
 const PACE: u32 = 220;
 
-/// What is carried over each path that was found.
+/// Bytes over each found path.
 const BYTES: u64 = 16 << 20;
 
-/// The calls of a host.
-const CALLS: &str = "oifname eth0 udp dport 1024-65535 ct state new";
+/// The probes of a host.
+const PROBES: &str = "oifname eth0 udp dport 1024-65535 ct state new";
 
 fn sockets(member: &Member) -> usize {
     member.host.run("ss -H -uan").lines().count()
@@ -35,8 +36,8 @@ fn pair(tailnet: &Tailnet, number: usize, nats: [Nat; 2], flags: &str) -> [Membe
     })
 }
 
-/// How long until both go directly, while the first pings the other.
-fn time_to_meet(ends: [&Member; 2], within: Duration) -> Option<Duration> {
+/// Time until both send directly, while the first pings the other.
+fn time_to_direct(ends: [&Member; 2], within: Duration) -> Option<Duration> {
     let (watch, target) = (Stopwatch::start(), ends[1].addresses.of(Family::V4));
     let is_direct = |from: &Member, to| matches!(from.path_to(to), Path::Direct(_));
     while watch.elapsed() < within {
@@ -49,7 +50,7 @@ fn time_to_meet(ends: [&Member; 2], within: Duration) -> Option<Duration> {
 }
 
 #[test]
-fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
+fn birthday_probing_connects_a_symmetric_and_a_port_restricted_nat() {
     let Some(tailnet) = Tailnet::start() else { return };
     let kinds = [
         [Nat::Symmetric, Nat::PortRestricted],
@@ -64,7 +65,7 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
     let mut pairs: Vec<_> =
         (0..).zip(kinds).map(|(at, nats)| (nats, pair(&tailnet, at, nats, ""))).collect();
     let meets = |(nats, [one, other]): &([Nat; 2], [Member; 2])| {
-        let took = time_to_meet([one, other], deadline(MEETS));
+        let took = time_to_direct([one, other], deadline(LIMIT));
         println!("{nats:?} after {took:?}");
         took.is_some()
     };
@@ -72,7 +73,8 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
         let threads: Vec<_> = pairs.iter().map(|one| scope.spawn(|| meets(one))).collect();
         threads.into_iter().map(|thread| thread.join().expect("both are asked")).collect()
     });
-    // A busy machine may make too few calls in time. Those that did not meet try again minutes later.
+    // A busy machine may send too few probes in time. Pairs that did not connect would retry
+    // minutes later.
     for (number, (first, has_met)) in (100..).zip(pairs.iter_mut().zip(have_met)) {
         if !has_met {
             let nats = first.0;
@@ -86,9 +88,9 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
         let [hard, easy] = if is_hard(nats[0]) { [one, other] } else { [other, one] };
         assert!(why(hard, easy).contains("found by port guessing"), "{nats:?}");
         for (from, to) in [(one, other), (other, one)] {
-            // A relay may drop a datagram on a busy machine, so both directions have to be direct.
-            from.becomes_direct(to);
-            to.becomes_direct(from);
+            // A relay may drop a datagram on a busy machine, so both directions must be direct.
+            from.wait_until_direct(to);
+            to.wait_until_direct(from);
             let target = to.addresses.of(Family::V4);
             let pings = ping(&from.host, format!("-c 300 -i 0.005 -s 1200 {target}"));
             assert!(pings.is_complete(), "{nats:?}: {} of 300 answered", pings.received);
@@ -96,41 +98,42 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
             let run =
                 Iperf { client, server, address: target, seconds: 2, options: "" }.carry(BYTES);
             println!("{}: {:.2} Gbit/s", from.host.name(), run.gbps());
-            from.becomes_direct(to);
+            from.wait_until_direct(to);
         }
-        // The data's, the names', the peer's: not those 256.
+        // Sockets of data, names and the peer, without the 256 of the probes.
         assert!(sockets(hard) < 20, "{nats:?}: {} sockets", sockets(hard));
     }
 }
 
 #[test]
-fn a_way_by_chance_that_ends_is_left_for_the_relay_and_found_anew() {
+fn a_lost_birthday_path_falls_back_to_the_relay_and_is_found_again() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [hard, easy] = pair(&tailnet, 0, [Nat::Symmetric, Nat::PortRestricted], "");
-    let took = time_to_meet([&hard, &easy], deadline(MEETS));
+    let took = time_to_direct([&hard, &easy], deadline(LIMIT));
     assert!(took.is_some(), "{}", why(&hard, &easy));
     let pinging =
         Pinging::start(&hard.host, "on", &format!("{OFTEN} {}", easy.addresses.of(Family::V4)));
-    pinging.goes_on(100, PATIENCE);
-    tailnet.forget(&hard.host);
+    pinging.wait_for_replies(100, PATIENCE);
+    tailnet.clear_flows(&hard.host);
     eventually("the relay takes over", Duration::from_secs(12), || {
         matches!(hard.path_to(&easy), Path::Relay(_))
     });
-    pinging.goes_on(200, Duration::from_secs(12));
+    pinging.wait_for_replies(200, Duration::from_secs(12));
     assert!(sockets(&hard) < 20, "{} sockets", sockets(&hard));
     drop(pinging);
-    let again = time_to_meet([&hard, &easy], deadline(Duration::from_secs(120)));
+    let again = time_to_direct([&hard, &easy], deadline(Duration::from_secs(120)));
     println!("first after {took:?}, again after {again:?}");
     assert!(again.is_some(), "{}", why(&hard, &easy));
 }
 
 #[test]
-fn who_does_not_want_it_calls_nobody_and_is_asked_by_nobody() {
+fn birthday_probing_needs_the_consent_of_both_nodes() {
     let Some(tailnet) = Tailnet::start() else { return };
     let nats = [Nat::Symmetric, Nat::PortRestricted];
     let [hard, easy] = pair(&tailnet, 0, nats, "--guess-ports=false");
-    let calls = [&hard, &easy].map(|member| Counter::start(&member.host, "calls", "output", CALLS));
-    assert!(time_to_meet([&hard, &easy], Duration::from_secs(15)).is_none());
+    let calls =
+        [&hard, &easy].map(|member| Counter::start(&member.host, "calls", "output", PROBES));
+    assert!(time_to_direct([&hard, &easy], Duration::from_secs(15)).is_none());
     for (member, calls) in [&hard, &easy].into_iter().zip(&calls) {
         assert!(calls.packets() < 50, "{}: {}", member.host.name(), calls.packets());
     }
@@ -140,14 +143,14 @@ fn who_does_not_want_it_calls_nobody_and_is_asked_by_nobody() {
     }
     let before = calls[1].packets();
     let watch = Stopwatch::start();
-    let took = time_to_meet([&hard, &easy], deadline(Duration::from_secs(60)));
+    let took = time_to_direct([&hard, &easy], deadline(Duration::from_secs(60)));
     assert!(took.is_some(), "{}", why(&hard, &easy));
     let called = calls[1].packets() - before;
     println!("{called} calls, met after {took:?}");
     assert!(called as f64 <= f64::from(PACE) * watch.elapsed().as_secs_f64().min(14.0));
 }
 
-/// What the one says of the way to the other, and both of their networks.
+/// One node's explanation of the path to the other, and both of their networks.
 fn why(from: &Member, to: &Member) -> String {
     let why = from.attempt(&format!("why {}", to.addresses.of(Family::V4))).stdout;
     let [one, other] = [from, to].map(|member| member.attempt("netcheck").stdout);
