@@ -1,37 +1,37 @@
-# make demo     a tunnel between two hosts on this machine, and what it carries
+# make demo     a tunnel between two hosts on this machine, and its throughput
 #               (make demo BESIDE=wireguard-go,boringtun,gotatun compares)
-# make bench    what it carries and costs beside Tailscale's wireguard-go, test by test, as ratios
+# make bench    throughput and cost compared with Tailscale's wireguard-go, test by test, as ratios
 #               (make bench-quick within two minutes; make ladder: technique by technique; make
-#               ceiling: beside the same program without crypto)
-# make readme-table     the README's figures, of a commit: some 25 minutes (ROUNDS=5)
-# make flame    where both daemons spend their time in one test: TEST=tcp
-# make test     every test that has to hold for each change, the end-to-end ones in network namespaces
-# make check    formatting, clippy and the tests of what a change touches, in minutes (SINCE=main)
-# make test-all what a release needs besides: hours
-# make timings  what each crate takes to build and each test to run
-# make test-offloads    what carries data, without each of the kernel's offloads, and without all
-# make test-clients     programs that people use, through a proxy: ssh, dig, iperf3, a browser
+#               ceiling: compared with the same program without crypto)
+# make readme-table     the README's figures of a commit: some 25 minutes (ROUNDS=5)
+# make flame    flame graphs of both daemons in one test: TEST=tcp
+# make test     the tests that every change must pass, with the end-to-end tests in network namespaces
+# make check    formatting, clippy and the tests that a change affects, in minutes (SINCE=main)
+# make test-all further tests for a release: hours
+# make timings  build time of each crate and run time of each test
+# make test-offloads    tests of the data path without each of the kernel's offloads, and without all
+# make test-clients     common programs through a proxy: ssh, dig, iperf3, a browser
 # make battery  2,000 random configuration files, by wg-quick and by linerate up (half an hour)
-# make smoke    the bench's tests at their full size, which make test has briefly
-# make mutants  that the tests find faults in rights, limits and confinement (NAMES='server-same-site')
-# make memcheck that no branch and no address depends on a secret, by valgrind (minutes)
+# make smoke    the bench's tests at their full size; make test runs them briefly
+# make mutants  checks that the tests find faults in rights, limits and confinement (NAMES='server-same-site')
+# make memcheck checks by valgrind that no branch and no address depends on a secret (minutes)
 # make kernel-test      the kernel's own WireGuard as a peer: Debian's, as a guest of QEMU (minutes)
 # make arm-test         the pure crates' tests as aarch64 programs, under QEMU
-# make replicas three servers of one PostgreSQL: one with 3,000 clients is killed, changes a second, a
-#               full disk, a failover by Patroni; as root
-# make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
+# make replicas three servers with one PostgreSQL: one with 3,000 clients is killed, changes are
+#               counted, a disk is full, Patroni fails over; as root
+# make soak     ten minutes of mixed load while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
 # make advisories       known vulnerabilities in dependencies (fetches RustSec's database; builds cargo-deny
-#               where it is not installed, as make test-all does)
+#               if it is not installed, as make test-all does)
 # make build    the binary, target/release/linerate
 # make server   the coordinator, target/release/linerate-server
 # make deb      the Debian packages, target/deb/linerate_*.deb and linerate-server_*.deb
 #               (make deb-test installs them in a clean root; make systemd-test boots one and starts
-#               their units there; make container: images of them, which make container-test tries)
+#               their units there; make container builds images, and make container-test runs them)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-# nft, ip and sysctl may be where only root's PATH looks.
+# nft, ip and sysctl may only be in root's PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -41,10 +41,10 @@ SECONDS_EACH ?= 3
 ROUNDS ?= 5
 MINUTES ?= 10
 TEST ?= tcp
-# Every command builds the whole workspace: a part of it alone would have other features, and its
-# libraries would be built again.
+# Every command builds the whole workspace: a part of it would have other features, and its libraries
+# would be built again.
 TESTS := cargo test --workspace --no-fail-fast
-# The targets of end-to-end tests begin with e2e: those of hosts, and those of the bench.
+# The names of end-to-end targets begin with e2e: that of hosts, and that of the bench.
 $(if $(wildcard crates/*/tests/e*),$(error no target would run $(wildcard crates/*/tests/e*): its name begins with e))
 UNIT_TEST := $(TESTS) --lib --bin manuals --test '[!e]*'
 END_TO_END := $(TESTS) --test e2e
@@ -52,8 +52,8 @@ BENCH_TEST := $(TESTS) --test e2e_bench
 IN_HOSTS := tests/netns/run
 SIDE_BY_SIDE = make --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target
 BUILD_TESTS := cargo build --workspace --bins --examples --tests
-# End-to-end tests wait for timers more than they work, so many share the cores (THREADS at a time, of
-# JOBS programs), with longer deadlines. Those that count drops run apart: some ALONE, some a FEW at a time.
+# End-to-end tests mostly wait for timers, so many share the cores (THREADS at a time, of JOBS programs),
+# with longer deadlines. Tests that count drops run separately: some ALONE, some a FEW at a time.
 export THREADS ?= 8
 JOBS ?= 2
 ALONE := soak:: overload:: traffic::udp_at_a_modest_rate a_map_of_a_hundred_thousand_peers
@@ -70,17 +70,17 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
         dig:bind9-dnsutils strace:strace dnsmasq:dnsmasq-base proxychains4:proxychains4 iptables:iptables \
         miniupnpd:miniupnpd-nftables tayga:tayga tinyproxy:tinyproxy-bin conntrack:conntrack \
         node:nodejs npm:npm nginx:nginx caddy:caddy haproxy:haproxy pg_ctlcluster:postgresql pgbouncer:pgbouncer
-# What only test-clients needs: much, and of openssh-server comes a service.
+# Only for test-clients: large, and openssh-server installs a service.
 CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dnsutils \
            socksify:dante-client chromium:chromium
 
-# What replicas needs besides.
+# Only for replicas.
 FAILOVER := etcd:etcd-server patroni:patroni
 
-# What memcheck needs besides.
+# Only for memcheck.
 VALGRIND := valgrind:valgrind
 
-# What kernel-test and arm-test need besides.
+# Only for kernel-test and arm-test.
 GUEST := qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod dpkg-deb:dpkg gzip:gzip
 ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
@@ -102,7 +102,7 @@ bench bench-quick: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(call REPORT,$@) $(ARGS)
 
-# Written into README.md only if all of the tree is committed.
+# README.md is only written if the whole tree is committed.
 readme-table: SECONDS_EACH = 2
 readme-table: deps build peers
 	cargo build --release -p linerate-bench --bin bench
@@ -113,7 +113,7 @@ ladder: deps build
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench ladder $(call REPORT,$@) $(ARGS)
 
-# Beside the same program without crypto, which shows what no processor can do without.
+# Compared with the same program without crypto, which shows the cost of everything else.
 ceiling: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	RUSTFLAGS='$(RUSTFLAGS) --cfg linerate_without_crypto' \
@@ -125,15 +125,15 @@ flame: deps build
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench flame $(TEST) --svg $(TARGET)/report $(ARGS)
 
-# Runs stages one after the other, also behind one that failed; all_passed prints how long each took
-# and fails with the names of those that failed.
+# Runs stages one after the other, also after a failed one; all_passed prints their durations and fails
+# with the names of the failed stages.
 STAGES = failed=(); took=(); \
 	stage() { printf '\n== %s\n\n' "$$1"; local from=$$SECONDS; "$${@:2}" || failed+=("$$1"); \
 	  took+=("$$(printf '%5d s  %s' $$((SECONDS - from)) "$$1")"); }; \
 	all_passed() { printf '\n'; printf '%s\n' "$${took[@]}"; printf '%5d s  in all\n' $$SECONDS; \
 	  [ -z "$${failed[*]}" ] || { printf 'FAILED: %s\n' "$${failed[@]}" >&2; false; }; }
 
-# Everything that the tests run, once, outside of the namespaces, where there is a network.
+# Builds everything that the tests run, once, outside of the namespaces, because they have no network.
 build-tests: deps
 	$(BUILD_TESTS)
 
@@ -152,7 +152,7 @@ test: deps
 	cat $(TARGET)/peers.log; \
 	all_passed
 
-# Names of tests are in ARGS: make test-hosts ARGS=nat::idle
+# ARGS selects tests by name: make test-hosts ARGS=nat::idle
 test-units: build-tests tailnet-peers
 	@$(STAGES); \
 	stage 'unit tests' $(IN_HOSTS) $(UNIT_TEST) -- $(ARGS); \
@@ -184,17 +184,17 @@ test-apart: build-tests tailnet-peers
 	stage 'tests that run a few at a time' $(IN_HOSTS) $(END_TO_END) -- --test-threads=3 $(FEW) $(ALONE:%=--skip=%); \
 	all_passed
 
-# What a change touches, in minutes: make check SINCE=main
+# Tests that a change affects, in minutes: make check SINCE=main
 check: deps tailnet-peers
 	tests/check $(SINCE)
 
-# Half an hour: from nothing, in a folder of its own.
+# Half an hour: a clean build in its own folder.
 timings: DEPS += bc:bc
 timings: deps
 	tests/timings
 
 # Further tests for a release: the end-to-end tests of the release build, and the slow tests. The last
-# lines list what ran, and what was skipped.
+# lines list which tests ran, and which were skipped.
 test-all:
 	@mkdir -p $(TARGET); passed=true; { $(STAGES); \
 	for what in test cargo-deny lint advisories build server; do stage "make $$what" make --no-print-directory $$what; done; \
@@ -212,7 +212,7 @@ test-all:
 	all_passed; } 2>&1 | tee $(TARGET)/test-all.log || passed=false; \
 	{ grep -o 'SKIPPED: .*' $(TARGET)/test-all.log || :; } | sort -u; $$passed
 
-# What make test has briefly, and what is a script.
+# Tests that make test runs briefly, and tests in scripts.
 replicas: DEPS += $(FAILOVER)
 replicas: deps server
 	cargo test --release -p linerate-server --test integration --no-run
@@ -241,7 +241,7 @@ test-offloads: peers build-tests
 	done; \
 	all_passed
 
-# Tailscaled is skipped where it is not built: make peers ARGS=proxy.
+# Tailscaled is skipped if it is not built: make peers ARGS=proxy.
 smoke: peers build build-tests
 	LINERATE_BIN=$(abspath $(TARGET))/release/linerate $(IN_HOSTS) $(BENCH_TEST) -- --include-ignored $(ONE_BY_ONE) smoke::
 
@@ -256,26 +256,26 @@ test-clients: build-tests
 	stage "the server's page" $(IN_HOSTS) $(TESTS) --test integration admin::browser::; \
 	all_passed
 
-# Of the release build: debug assertions decide by secrets. One test at a time, since memcheck counts for the
-# whole program.
+# In the release build, because debug assertions branch on secrets. One test at a time, because memcheck
+# counts for the whole program.
 memcheck: DEPS += $(VALGRIND)
 memcheck: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := valgrind -q
 memcheck: deps
 	cargo test --release -p linerate-crypto -p linerate-wg --lib -- \
 	  --ignored $(ONE_BY_ONE) memcheck
 
-# Faults of tests/mutants in a copy of the last commit, one after the other.
+# Applies the faults of tests/mutants to a copy of the last commit, one after the other.
 mutants: deps tailnet-peers
 	tests/mutants/run $(NAMES)
 
-# Of a release, and by hand: it boots a guest for each test. ARGS='roaming' has some of them alone.
+# For a release, and by hand: it boots a guest for each test. ARGS='roaming' selects some of them.
 kernel-test: DEPS += $(GUEST)
 kernel-test: build-tests
 	guest=$$(tests/kernel/guest); \
 	LINERATE_GUEST=$$guest $(SHARED) $(END_TO_END) -- --ignored $(ONE_BY_ONE) kernel::$(ARGS)
 
 # rustup has the target's standard library; Debian has the compiler, its C library and an emulator.
-# seccomp, landlock and namespaces are not emulated, so what needs them is built and not run.
+# seccomp, landlock and namespaces are not emulated, so tests that need them are built but not run.
 ARM_TARGET := aarch64-unknown-linux-gnu
 ARM_TESTED := packet crypto wg netstack engine sim
 ARM_TESTS := idle inverse scenarios stacks tunnel
@@ -317,7 +317,7 @@ systemd-test: tailnet-peers
 deb-test systemd-test container-test: deps deb
 	packaging/$@ $(DEB) $(SERVER_DEB) $(TARGET)/deb-test
 
-# By podman, buildah or docker: ENGINE=... From another image of Debian: ARGS='--build-arg BASE=...'.
+# With podman, buildah or docker: ENGINE=... From another Debian image: ARGS='--build-arg BASE=...'.
 ENGINE ?= $(firstword $(foreach engine,podman buildah docker,$(if $(shell command -v $(engine)),$(engine))))
 
 container: deb
@@ -344,14 +344,14 @@ deps:
 	apt-get update -qq && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages
 
-# Large programs are built where they are wanted.
+# Large programs are only built if requested.
 readme-table: TAILSCALED = tailnet tailscaled
 TAILSCALED = $(if $(or $(findstring proxy,$(ARGS)),$(findstring tailscaled,$(ARGS) $(BESIDE))),tailscaled) \
              $(if $(findstring tailnet,$(ARGS)),tailnet tailscaled) $(if $(findstring server,$(ARGS)),server)
 peers:
 	@tests/netns/peers $(TAILSCALED)
 
-# With the real programs of a tailnet: headscale and tailscaled, some ten minutes at first.
+# Includes the real programs of a tailnet, headscale and tailscaled: some ten minutes at first.
 tailnet-peers:
 	@tests/netns/peers tailnet
 
@@ -390,7 +390,7 @@ advisories: cargo-deny
 	cargo deny check advisories
 	cd fuzz && cargo deny check advisories
 
-# Cargo builds it, which takes longer than all lints of a change: make lint does without, and says so.
+# Cargo builds it, which takes longer than all other lints: make lint skips it with a message.
 cargo-deny:
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
 
