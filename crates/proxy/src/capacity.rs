@@ -1,24 +1,25 @@
-//! How many connections fit into the file descriptors of a process, and each client's share.
+//! Divides the file descriptors of a process among its connections.
 //! All numbers are descriptors.
 //!
 //! ```text
 //!   limit | open at the start | reserved | datagrams: a quarter | connections: the rest
-//!                               |            where UDP is served
+//!                               |            if UDP is served
 //!                               half: dialling; half: control, metrics, pipes, refusals
 //! ```
 //!
-//! Of the connections, clients here (SOCKS, HTTP, forwards) have three quarters at most,
-//! and so have those of the tunnel to all exposed services: the rest is the others'.
+//! The clients on this side (SOCKS, HTTP, forwards) can use at most three quarters of the connections.
+//! The same holds for the clients in the tunnel (exposed services). So a quarter is left for the
+//! other side.
 
 use sys::process::OpenFiles;
 
-/// Descriptors that are used at most: more connections are a question of memory.
+/// The maximum number of descriptors: memory limits more connections.
 const MAX_DESCRIPTORS: usize = 65_536;
-/// Descriptors for all but connections: 64 clients of the control socket
-/// (`MAX_CLIENTS` of `process`), 32 of idle pipes (`splice::KEPT`), some 140 for those that are
-/// accepted to be refused, or that make way, and as many again for dialling.
+/// Descriptors that are not for connections: 64 for clients of the control socket (`MAX_CLIENTS` of
+/// `process`), 32 for idle pipes (`splice::MAX_IDLE_PIPES`), about 140 for connections that are being
+/// refused or evicted, and 240 for dialling.
 const RESERVED: usize = 480;
-/// Clients at most that did not say what they want yet.
+/// The maximum number of clients that have not sent a request yet.
 const MAX_BEFORE_REQUEST: usize = 1024;
 
 /// Shares of the descriptors of a process.
@@ -26,22 +27,22 @@ const MAX_BEFORE_REQUEST: usize = 1024;
 pub(super) struct Capacity {
     /// For all connections.
     pub all: usize,
-    /// For clients here at most, and for those of the tunnel.
+    /// The maximum for the clients on this side, and for the clients in the tunnel.
     pub side: usize,
-    /// For one exposed service at most.
+    /// The maximum for one exposed service.
     pub service: usize,
-    /// For one source at most: a peer, or a host that reaches our listeners.
+    /// The maximum for one source: a peer, or a host that connects to our listeners.
     pub source: usize,
-    /// For clients that did not say what they want yet at most.
+    /// The maximum for clients that have not sent a request yet.
     pub before_request: usize,
-    /// For each service of datagrams.
+    /// The maximum for each UDP service.
     pub datagrams: usize,
-    /// For what dials have beside their connections.
+    /// For dials, in addition to their connections.
     pub dialling: usize,
 }
 
 impl Capacity {
-    /// Of a process with these files and so many services of datagrams.
+    /// The shares of a process with these files and this number of UDP services.
     pub fn new(files: OpenFiles, datagram_services: usize) -> Self {
         let OpenFiles { limit, open } = files;
         let left = limit.min(MAX_DESCRIPTORS).saturating_sub(open);
@@ -60,8 +61,8 @@ impl Capacity {
         }
     }
 
-    /// Of a program that uses at most half of the descriptors it has left: its own are the
-    /// clients, so each connection takes one more of it.
+    /// The shares of a program that must keep half of its free descriptors: its own connections are
+    /// the clients, and each needs a second descriptor there.
     pub fn of_half(files: OpenFiles) -> Self {
         let OpenFiles { limit, open } = files;
         Self::new(OpenFiles { limit: open + limit.saturating_sub(open) / 2, open }, 0)

@@ -1,5 +1,5 @@
-//! Limits connections by source and service, and closes idle ones to make room: no source keeps
-//! another out of a service, and no service keeps clients out of the proxies.
+//! Limits connections by source and service, and closes idle ones to make room: no source blocks
+//! another at a service, and no service blocks the clients of the proxies.
 //!
 //! ```text
 //!   accepted ─► Connections::admit ─► Connection ── touch, when bytes move ── dropped
@@ -8,8 +8,8 @@
 //!                 └─ else refuse, by RST; a client before its request waits instead
 //! ```
 //!
-//! The evicted connection belongs to the source with the most, if that has more than the
-//! newcomer's, or to the newcomer's own: of these, it is the one that moved bytes longest ago.
+//! The evicted connection belongs to the source with the most connections if that has more than the
+//! newcomer's source; otherwise to the newcomer's source. It is the one that moved bytes longest ago.
 
 mod table;
 
@@ -38,7 +38,7 @@ const RECHECK: Duration = Duration::from_millis(100);
 /// enough, or all are busy.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a connection is part of.
+/// The group that a connection counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Group {
     /// Clients on this side that have not sent a request yet.
@@ -58,7 +58,7 @@ pub(super) enum Source {
     Peer(PublicKey),
 }
 
-/// All connections of a process. Clones are the same.
+/// All connections of a process. Clones share the table.
 #[derive(Clone, Debug)]
 pub(super) struct Connections(Arc<Shared>);
 
@@ -72,7 +72,7 @@ struct Shared {
     ended: Notify,
 }
 
-/// A connection, which counts until this is dropped.
+/// A connection. It counts until this is dropped.
 #[derive(Debug)]
 pub(super) struct Connection {
     connections: Connections,
@@ -101,7 +101,7 @@ impl Connections {
         }))
     }
 
-    /// Admits a connection that uses so many descriptors.
+    /// Admits a connection that uses this number of descriptors.
     ///
     /// # Errors
     /// A limit is reached, and no connection can be evicted.
@@ -150,7 +150,7 @@ impl Connections {
         Ok(Connection { connections: self.clone(), group, source, entry })
     }
 
-    /// How many were refused and evicted.
+    /// The numbers of refused and evicted connections.
     pub fn counters(&self) -> Counters {
         self.lock().counters()
     }
@@ -170,7 +170,7 @@ impl Connection {
         self.entry.activity.set_last_move(self.connections.now());
     }
 
-    /// Moves it to another group, with so many descriptors.
+    /// Moves the connection to another group, with this number of descriptors.
     ///
     /// # Errors
     /// A limit is reached, and no connection can be evicted. It stays in its group.
@@ -219,7 +219,7 @@ impl Connection {
         }
     }
 
-    /// For [`Activity::evicted`].
+    /// The activity, to wait for its eviction ([`Activity::evicted`]).
     pub fn activity(&self) -> Arc<Activity> {
         self.entry.activity.clone()
     }
@@ -272,7 +272,7 @@ impl Source {
         }
     }
 
-    /// Whether it has a bound of its own. Programs of this machine share an address.
+    /// Whether the limit of a source applies. It does not for local programs, which share an address.
     fn has_limit(&self) -> bool {
         match self {
             Self::Client(Client::Ip(ip)) => !ip.is_loopback(),

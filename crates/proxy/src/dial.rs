@@ -1,4 +1,4 @@
-//! Connections into the tunnel, for clients.
+//! Makes connections into the tunnel for clients.
 
 use std::{io, net::IpAddr, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ pub(super) struct Dialer<S> {
 
 impl<S: Stack> Dialer<S> {
     /// Makes connections of a stack to what `reach` allows, and resolves names by `dns`. All dials
-    /// together may use `spare` descriptors beside those of their connections: half for attempts,
+    /// together may use `spare` descriptors in addition to those of their connections: half for attempts,
     /// half to watch clients.
     pub fn new(stack: Arc<S>, reach: Reach, dns: Dns, spare: usize) -> Self {
         let reach = Arc::new(reach);
@@ -61,7 +61,7 @@ impl<S: Stack> Dialer<S> {
         let dialing = async {
             let _slot = self.half_open.slot(client).await;
             let stream = self.connect(to).await?;
-            S::keep_alive(&stream);
+            S::enable_keepalive(&stream);
             Ok(stream)
         };
         timeout(DIAL_TIMEOUT, dialing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -79,7 +79,7 @@ impl<S: Stack> Dialer<S> {
     }
 
     /// Dials until the client is gone. Meanwhile its input is read into `early`. The end of the
-    /// input is half a close: the client still waits for an answer.
+    /// input is a half-close: the client still waits for an answer.
     pub async fn dial_for(
         &self,
         client: Client,
@@ -172,13 +172,13 @@ impl<S: Stack> Dialer<S> {
         Err(failure)
     }
 
-    /// The same; a name is resolved when it is the client's turn.
+    /// Like [`Self::address`], but waits for the client's turn before it resolves a name.
     pub async fn address_in_turn(&self, client: Client, to: &Target) -> io::Result<SocketAddr> {
         let _slot = self.half_open.slot(client).await;
         self.address(to).await
     }
 
-    /// A socket that is connected to a target, and the target's address.
+    /// Returns a UDP socket that is connected to a target, and the target's address.
     pub async fn dial_datagrams(
         &self,
         client: Client,
@@ -190,7 +190,7 @@ impl<S: Stack> Dialer<S> {
         Ok((socket, to))
     }
 
-    /// Sends one echo request. Returns who answered, and the time it took.
+    /// Sends one echo request. Returns the address that answered, and the round-trip time.
     pub async fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
         let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
         let to = self.address(&Target { host, port: 0 }).await?.ip();
@@ -253,7 +253,7 @@ impl<S: Stack> Dialer<S> {
     }
 }
 
-/// The addresses of an answer; the reason of a failure goes into `failure`.
+/// Returns the addresses of an answer. Stores an error in `failure`.
 fn addresses_or(answer: io::Result<Vec<IpAddr>>, failure: &mut io::Error) -> Vec<IpAddr> {
     answer.unwrap_or_else(|error| {
         *failure = error;
@@ -306,7 +306,7 @@ mod tests {
             {
                 let mut dialing = pin!(dialer.dial_for(CLIENT, &mut here, &mut early, &target));
                 tokio::select! {
-                    _ = &mut dialing => panic!("nobody answers there"),
+                    _ = &mut dialing => panic!("the host does not answer"),
                     () = sleep(Duration::from_secs(5)) => {}
                 }
                 assert_eq!(dialer.stack.dialing(), 1);
@@ -420,7 +420,7 @@ mod tests {
         });
     }
 
-    /// What it sends meanwhile does not hide that it goes, nor is it lost or taken for that.
+    /// Unread input neither hides the disconnect nor is lost.
     #[test]
     fn dial_ends_when_a_client_with_unread_input_disconnects() {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -447,7 +447,7 @@ mod tests {
                     assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
                 }
                 let mut rest = Vec::new();
-                // It ends by the reset.
+                // The reset ends it with an error.
                 let _ = here.read_to_end(&mut rest).await;
                 assert_eq!(early.len() + rest.len(), 2 * EARLY + 3 * 4);
             }

@@ -1,16 +1,16 @@
-//! Which address of a name is tried when: happy eyeballs (RFC 8305), without I/O.
+//! Decides when each address of a name is tried: happy eyeballs (RFC 8305), without I/O.
 //!
-//! Call order: `handle_addresses` and `handle_failure` as they happen, each time then
-//! `poll_attempt` until it gives none, and again at `poll_timeout`.
+//! Call order: `handle_addresses` and `handle_failure` when they happen, then `poll_attempt` until it
+//! returns `None`; again at `poll_timeout`.
 
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
-/// How long IPv4 addresses wait for the IPv6 ones (section 3).
+/// How long IPv4 addresses wait for IPv6 addresses (section 3).
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
-/// How long an attempt has until the next begins beside it (section 5).
+/// The time between the starts of two attempts (section 5).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// The attempts to one name. Times are since it was asked for.
+/// The attempts to connect to one name. Times count from its DNS query.
 #[derive(Debug, Default)]
 pub(super) struct Eyeballs {
     v6: Candidates,
@@ -29,7 +29,7 @@ struct Candidates {
 }
 
 impl Eyeballs {
-    /// Takes what the name server said of a family, nothing where it failed.
+    /// Takes the addresses of a family; none if the query failed.
     pub fn handle_addresses(&mut self, is_v6: bool, addresses: Vec<IpAddr>, now: Duration) {
         let candidates = if is_v6 { &mut self.v6 } else { &mut self.v4 };
         candidates.addresses.extend(addresses);
@@ -41,13 +41,13 @@ impl Eyeballs {
         }
     }
 
-    /// An attempt failed: the next need not wait.
+    /// An attempt failed. The next may start at once.
     pub fn handle_failure(&mut self, now: Duration) {
         self.running -= 1;
         self.next = self.next.min(now);
     }
 
-    /// The address to be tried now.
+    /// The address to try now.
     pub fn poll_attempt(&mut self, now: Duration) -> Option<IpAddr> {
         let due = now >= self.next && (self.v6.is_resolved || self.v4.is_resolved);
         if !due {
@@ -65,13 +65,13 @@ impl Eyeballs {
         Some(address)
     }
 
-    /// When `poll_attempt` will have an address, as far as is known.
+    /// When `poll_attempt` will return an address, if one is known.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let any = !self.v6.addresses.is_empty() || !self.v4.addresses.is_empty();
         any.then_some(self.next)
     }
 
-    /// Whether nothing is left that could succeed.
+    /// Whether no attempt is running or left.
     pub fn is_over(&self) -> bool {
         let nothing =
             |candidates: &Candidates| candidates.is_resolved && candidates.addresses.is_empty();

@@ -1,7 +1,7 @@
-//! How many connections are being made at once, and whose turn it is.
+//! Limits the connections that are being made at the same time, fairly among clients.
 //!
-//! A client that dials many dead addresses has only its own share of the slots, and
-//! a slot that becomes free goes to the client that has the fewest.
+//! A client that dials many dead addresses uses only its own share of the slots. A slot that becomes
+//! free goes to the client with the fewest slots.
 
 use std::{
     collections::HashMap,
@@ -11,12 +11,12 @@ use std::{
 
 use tokio::sync::oneshot;
 
-/// Slots for all, each a socket and a SYN that is sent again and again.
+/// All slots. Each is a socket that retransmits a SYN.
 const SLOTS: usize = 512;
-/// Slots that one client has at most: others find the rest free at once.
+/// The maximum number of slots of one client, so that free ones remain for others.
 const SHARE: usize = SLOTS / 4;
 
-/// Who dials.
+/// The client that dials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
     /// A client of a TCP or UDP listener.
@@ -33,18 +33,18 @@ pub(super) struct HalfOpen(Arc<Mutex<Slots>>);
 struct Slots {
     taken: usize,
     clients: HashMap<Client, Share>,
-    /// Counts those that wait, for their order.
+    /// The number of the last wait; the numbers give the order of waits.
     turn: u64,
 }
 
 #[derive(Debug, Default)]
 struct Share {
     taken: usize,
-    /// Each with its turn, the first first.
+    /// Dials that wait, in order, each with the number of its wait.
     waiting: std::collections::VecDeque<(u64, oneshot::Sender<Slot>)>,
 }
 
-/// A slot, given back when it is dropped.
+/// A slot. It is released when this is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: HalfOpen,
@@ -74,7 +74,7 @@ impl HalfOpen {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands out what is free to those that wait.
+    /// Gives free slots to waiting dials.
     fn grant_free_slots(&self) {
         loop {
             let (sender, client) = {
@@ -85,8 +85,8 @@ impl HalfOpen {
                 slots.take(client);
                 (sender, client)
             };
-            // One that no longer waits drops its slot here, outside of the lock, which
-            // ends in the next turn of `grant_free_slots`.
+            // If the dial was cancelled, the slot is dropped here, outside of the lock. That calls
+            // `grant_free_slots` again.
             let _ = sender.send(Slot { slots: self.clone(), client });
         }
     }
@@ -108,8 +108,8 @@ impl Slots {
         }
     }
 
-    /// Of those that wait and may go on, the client with the fewest slots, then the
-    /// one that waits longest.
+    /// Of the waiting clients that may have another slot: the one with the fewest slots, then the one
+    /// that has waited longest.
     fn next(&mut self) -> Option<Client> {
         if self.taken >= SLOTS {
             return None;

@@ -19,13 +19,13 @@ use fields::{Fields, Head, HopByHop};
 pub use answer::{Answer, Follows};
 pub use body::{Body, Chunks};
 
-/// Bytes of a head at most; servers take 8 KiB and more.
+/// The maximum length of a head, in bytes. Servers accept 8 KiB and more.
 pub(crate) const HEAD_MAX: usize = 64 * 1024;
-/// Its fields at most.
+/// The maximum number of its fields.
 const FIELDS_MAX: usize = 128;
 const PORT: u16 = 80;
 
-/// What a client wants.
+/// The request of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request {
     /// A tunnel.
@@ -47,34 +47,34 @@ pub struct Forward {
 /// The properties of a request that its answer depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// The client speaks HTTP/1.`minor`.
+    /// The client uses HTTP/1.`minor`.
     pub minor: u8,
     /// A HEAD request: its answer consists of a head only (RFC 9110, section 9.3.2).
     pub is_head: bool,
     /// It may be sent twice (RFC 9110, section 9.2.2).
     pub is_idempotent: bool,
-    /// It asks to switch to another protocol.
+    /// It requests a switch to another protocol.
     pub upgrades: bool,
     /// The client sends no other request on its connection.
     pub closes: bool,
 }
 
-/// Answers of our own.
+/// Answers of the proxy itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// 200: the request was for the proxy itself (RFC 9110, section 7.6.2).
     LastHop,
-    /// 400: it is no request.
+    /// 400: the request is invalid.
     BadRequest,
-    /// 407: the client has to authenticate.
+    /// 407: the client must authenticate.
     AuthenticationRequired,
-    /// 403: nobody may go there.
+    /// 403: the target is not allowed.
     Forbidden,
-    /// 408: the request did not come to its end.
+    /// 408: the request was not complete in time.
     TimedOut,
-    /// 431: its head is too long.
+    /// 431: the head is too long.
     TooLarge,
-    /// 501: another scheme or coding.
+    /// 501: unsupported scheme or coding.
     NotImplemented,
     /// 502: the origin cannot be reached.
     BadGateway,

@@ -1,8 +1,8 @@
-//! The HTTP proxy: [`super::http`] over sockets.
+//! The HTTP proxy: [`super::http`] on sockets.
 //!
 //! ```text
 //!   serve ─► read_request ─┬─ CONNECT ─► dial ─► carry
-//!              ▲           └─ others ──► kept or dial ─► exchange ─┬─ another protocol ─► carry
+//!              ▲           └─ others ──► idle or dial ─► exchange ─┬─ another protocol ─► carry
 //!              └───────────── the client's connection stays ◄──────┘
 //! ```
 
@@ -29,9 +29,9 @@ use exchange::{End, exchange};
 use input::Input;
 
 /// How long a client may be silent between two requests: as in Squid (`client_idle_pconn_timeout`),
-/// and longer than most clients keep a connection.
+/// and longer than most clients hold a connection open.
 const IDLE: Duration = Duration::from_mins(2);
-/// How long the connection to an origin is kept for the client's next request: less than the 5 s
+/// How long an idle connection to an origin is stored for the client's next request: less than the 5 s
 /// after which Node.js and Apache close it.
 const ORIGIN_IDLE: Duration = Duration::from_secs(4);
 
@@ -90,7 +90,7 @@ struct Session<S: Stack> {
     is_admitted: bool,
 }
 
-/// A connection to the last origin.
+/// An idle connection to the last origin.
 struct IdleOrigin<T> {
     to: Target,
     stream: T,
@@ -183,7 +183,7 @@ impl<S: Stack> Session<S> {
         let Forward { target, head, body, info } = request;
         let is_repeatable = info.is_idempotent && body.is_empty();
         let mut idle_origin = self.take_idle_origin(&target, is_repeatable).await;
-        // A kept connection may end at this moment. Then the request is sent again.
+        // An idle connection may close at the same time. Then the request is sent again.
         let mut again = idle_origin.is_some().then(|| head.clone());
         let (mut head, mut body) = (head, body);
         loop {
@@ -236,8 +236,8 @@ impl<S: Stack> Session<S> {
         dialed.map_err(|error| io::Error::new(error.kind(), format!("{to}: {error}")))
     }
 
-    /// The kept connection, if it leads to this origin and has not ended. A request that must not
-    /// be sent twice gets a new one: a kept one may end before the answer (RFC 9112, section 9.3.1).
+    /// The idle connection, if it leads to this origin and is still open. A request that must not be
+    /// sent twice gets a new one: an idle one may close before the answer (RFC 9112, section 9.3.1).
     async fn take_idle_origin(&mut self, to: &Target, is_repeatable: bool) -> Option<S::Stream> {
         let mut idle_origin = self.idle_origin.take().filter(|idle_origin| {
             is_repeatable && idle_origin.to == *to && Instant::now() < idle_origin.until
@@ -251,7 +251,7 @@ impl<S: Stack> Session<S> {
         is_quiet.await.then_some(idle_origin.stream)
     }
 
-    /// Answers a request in place of its origin. The client's connection stays open if the whole
+    /// Answers a request on behalf of its origin. The client's connection stays open if the whole
     /// request was read.
     async fn fail(
         &self,

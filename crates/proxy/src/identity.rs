@@ -1,5 +1,5 @@
-//! Who a stack is in its tunnel, and which names are known without asking for them. A file says it
-//! for good; a tailnet says it, and may change it, while the stack runs.
+//! The addresses of a stack in its tunnel, and the names that need no DNS query. A configuration file
+//! sets them once; a tailnet may change them while the stack runs.
 
 use std::{
     collections::HashMap,
@@ -14,21 +14,21 @@ pub struct Identity(RwLock<Entries>);
 #[derive(Debug, Default)]
 struct Entries {
     addresses: Vec<IpAddr>,
-    /// Without a dot at the end, in lower case.
+    /// Names in lower case without a dot at the end.
     names: HashMap<String, Vec<IpAddr>>,
-    /// Domains of which the names are known, that are tried behind a short name.
+    /// Domains that are appended to a short name. All of their names are in `names`.
     search: Vec<String>,
 }
 
 impl Identity {
-    /// That of a stack with these addresses, which knows no name.
+    /// The identity of a stack with these addresses and without names.
     pub fn new(addresses: Vec<IpAddr>) -> Self {
         let identity = Self::default();
         identity.set(addresses, [], Vec::new());
         identity
     }
 
-    /// From now on.
+    /// Replaces the addresses, names and search domains.
     pub fn set(
         &self,
         addresses: Vec<IpAddr>,
@@ -47,13 +47,13 @@ impl Identity {
         self.read(|entries| entries.addresses.contains(&address))
     }
 
-    /// Whether there is an address of a family to speak from.
+    /// Whether the stack has an address of this family.
     pub(super) fn has_family(&self, is_v6: bool) -> bool {
         self.read(|entries| entries.addresses.iter().any(|address| address.is_ipv6() == is_v6))
     }
 
-    /// The addresses of a known name; `None` of one that has to be asked for. Below the domains of
-    /// [`Identity::set`] all names are known, so that others have no addresses.
+    /// The addresses of a name; `None` if it needs a DNS query. All names below the search domains are
+    /// known: for an unknown one there the list is empty.
     pub(super) fn addresses_of(&self, name: &str) -> Option<Vec<IpAddr>> {
         let name = normalized(name);
         self.read(|entries| {

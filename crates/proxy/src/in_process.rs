@@ -1,4 +1,4 @@
-//! The stack of `netstack`, for where there is neither TUN device nor namespace.
+//! The stack of the crate `netstack`, which needs neither a TUN device nor a namespace.
 
 use std::{
     io,
@@ -16,19 +16,19 @@ use sys::{Offloads, clock, keepalive::KEEPALIVE, namespace::Plan};
 
 use super::stack::{Accept, Datagrams, Stack};
 
-/// What all connections may hold together, in bytes: what 1 Gbit/s takes over a path of
-/// 66 ms, a dozen times.
+/// The memory limit of all connections together, in bytes: enough for a dozen connections of 1 Gbit/s
+/// with a round-trip time of 66 ms.
 const MEMORY: usize = 128 * 1024 * 1024;
 
-/// The stack.
+/// The stack in this process.
 pub struct InProcessStack {
     pub stack: netstack::Stack,
     offloads: Arc<Offloads>,
 }
 
 impl InProcessStack {
-    /// A stack with the addresses and the MTU of this plan, and the engine's halves of it.
-    /// Of `offloads` it takes those of a TUN device for TCP.
+    /// Returns a stack with the addresses and the MTU of this plan, and its halves for the engine. It
+    /// follows the TCP offloads of a TUN device in `offloads`.
     ///
     /// # Errors
     /// The kernel gives no randomness.
@@ -55,9 +55,9 @@ impl Stack for InProcessStack {
     type Listener = TcpListener;
     type Datagrams = UdpSocket;
 
-    /// A socket here.
+    /// A socket on this side.
     const CONNECTION: usize = 1;
-    /// The connection that asked for it, and a socket here.
+    /// The connection that requested it, and a UDP socket on this side.
     const ASSOCIATION: usize = 2;
 
     fn name(&self) -> &'static str {
@@ -101,7 +101,7 @@ impl Stack for InProcessStack {
         self.stack.ping(to).await.map(drop)
     }
 
-    fn keep_alive(stream: &TcpStream) {
+    fn enable_keepalive(stream: &TcpStream) {
         let sys::keepalive::Keepalive { idle, interval, probes } = KEEPALIVE;
         // It cannot fail.
         let _ = stream.set_keepalive(Some(Keepalive { idle, interval, probes }));
@@ -118,7 +118,7 @@ impl Accept for TcpListener {
 
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let accepted = Self::accept(self).await?;
-        InProcessStack::keep_alive(&accepted.0);
+        InProcessStack::enable_keepalive(&accepted.0);
         Ok(accepted)
     }
 }

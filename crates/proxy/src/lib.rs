@@ -1,4 +1,4 @@
-//! Floor 3: ways into a tunnel that has no interface on this machine: proxies, forwards and exposed
+//! Floor 3: access to a tunnel without an interface on this machine: proxies, forwards and exposed
 //! services.
 //!
 //! ```text
@@ -9,13 +9,13 @@
 //!
 //! With [`KernelStack`] the TCP/IP stack is the kernel's: the TUN and the tunnel-side sockets
 //! belong to a private network namespace, listeners and the UDP socket to that of the process. If
-//! such a namespace is not permitted, [`InProcessStack`] has the stack of the crate `netstack` in place of
-//! the TUN. The engine's threads are the same; one more thread serves all clients.
+//! such a namespace is not permitted, [`InProcessStack`] uses the stack of the crate `netstack` in place
+//! of the TUN. The engine's threads are the same; one more thread serves all clients.
 //!
-//! [`Proxies`] is all of it, for `linerate proxy`; [`TunnelNet`] is a tunnel without the proxies, for
-//! programs that have one in their own process.
+//! [`Proxies`] serves all of this for `linerate proxy`. [`TunnelNet`] has only the sockets, for programs
+//! with a tunnel in their own process.
 #![forbid(unsafe_code)]
-// The library needs few of the parts.
+// Without the feature `http` many parts are unused.
 #![cfg_attr(not(feature = "http"), allow(dead_code))]
 
 mod capacity;

@@ -1,4 +1,4 @@
-//! The side of this machine: listeners and streams by TCP and by Unix sockets.
+//! Listeners and streams on this side of the proxy: TCP and Unix sockets.
 
 use std::{
     io,
@@ -21,17 +21,17 @@ use super::half_open::Client;
 use config::conf::SocketAddress;
 use sys::SocketFile;
 
-/// Clients that wait to be accepted; Linux has `somaxconn` of them at most, 4096 by default.
+/// The backlog of a listener. Linux limits it to `somaxconn`, 4096 by default.
 const BACKLOG: u32 = 4096;
 
-/// Takes clients of this machine, or of its network.
+/// Accepts clients of this machine, or of its network.
 #[derive(Debug)]
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix { listener: UnixListener, _file: SocketFile },
 }
 
-/// A connection to somebody on this machine.
+/// A connection to a client or service on this side.
 #[derive(Debug)]
 pub enum Stream {
     Tcp(TcpStream),
@@ -39,8 +39,8 @@ pub enum Stream {
 }
 
 impl Listener {
-    /// Listens. A Unix socket is for its user only, and one that is left of a process
-    /// that is gone makes room.
+    /// Listens. A Unix socket is accessible to its user only, and replaces one that an ended process
+    /// left behind.
     pub async fn bind(address: &SocketAddress) -> io::Result<Self> {
         match address {
             SocketAddress::Ip(address) => {
@@ -96,8 +96,8 @@ impl Stream {
     }
 
     /// Waits until the other end no longer reads: a TCP connection was reset, or a Unix socket was
-    /// closed. This does not read the input. The end of the input alone is half a close (RFC 9293,
-    /// section 3.6), and the wait goes on.
+    /// closed. This does not read the input. The end of the input alone is a half-close (RFC 9293,
+    /// section 3.6), and the wait continues.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -118,10 +118,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Itself, unless it is refused, which ends it.
+    /// Returns the stream, or resets it if it was refused.
     ///
     /// # Errors
-    /// It is.
+    /// The refusal.
     pub fn or_reset<E: Into<io::Error>>(self, refused: Result<(), E>) -> io::Result<Self> {
         match refused {
             Ok(()) => Ok(self),
@@ -132,10 +132,10 @@ impl Stream {
         }
     }
 
-    /// Ends it by RST, where there is such a thing.
+    /// Closes the stream: a TCP connection by RST.
     pub fn reset(self) {
         if let Self::Tcp(stream) = self {
-            // Where that fails, it ends by FIN.
+            // If this fails, the connection ends by FIN.
             let _ = stream.set_zero_linger();
         }
     }

@@ -1,4 +1,4 @@
-//! The kernel's own stack, in a private network namespace.
+//! The kernel's TCP/IP stack, in a private network namespace.
 
 use std::{
     io,
@@ -19,22 +19,22 @@ use super::{
     stack::{Accept, Stack},
 };
 
-/// Connections that wait to be accepted.
+/// The backlog of a listener.
 const BACKLOG: u32 = 1024;
-/// The type and length of an echo request's header: type, code, checksum, identifier,
-/// number (RFC 792, RFC 4443).
+/// The length of an echo request's header: type, code, checksum, identifier, sequence number (RFC 792,
+/// RFC 4443).
 const ECHO_HEADER_LEN: usize = 8;
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REQUEST_V6: u8 = 128;
 
-/// The stack.
+/// The kernel's stack in a namespace.
 #[derive(Debug)]
 pub struct KernelStack {
     namespace: Namespace,
 }
 
 impl KernelStack {
-    /// The stack in a namespace.
+    /// The stack of this namespace.
     pub fn new(namespace: Namespace) -> Self {
         Self { namespace }
     }
@@ -53,7 +53,8 @@ impl Stack for KernelStack {
 
     /// A socket on each side, and a pipe while it holds bytes ([`super::splice`]).
     const CONNECTION: usize = 4;
-    /// The connection that asked for it, a socket here, and one of each family there.
+    /// The connection that requested it, a UDP socket on this side, and one of each family in the
+    /// tunnel.
     const ASSOCIATION: usize = 4;
 
     fn name(&self) -> &'static str {
@@ -96,7 +97,7 @@ impl Stack for KernelStack {
         let mut answer = vec![0; ECHO_HEADER_LEN + payload.len()];
         loop {
             let len = socket.recv(&mut answer).await?;
-            // The kernel matches the identifier, and leaves only answers.
+            // The kernel delivers only replies with the identifier of this socket.
             if answer.get(ECHO_HEADER_LEN..len) == Some(payload) {
                 return Ok(());
             }
@@ -107,24 +108,24 @@ impl Stack for KernelStack {
         splice(here, there, moved).await
     }
 
-    /// The times are the namespace's.
-    fn keep_alive(stream: &TcpStream) {
-        // Where that fails, the idle time of a relay ends it.
+    /// The namespace's sysctls set the times.
+    fn enable_keepalive(stream: &TcpStream) {
+        // If this fails, the idle time of the relay still ends the connection.
         let _ = sys::keepalive::enable(stream);
     }
 
     fn reset(stream: TcpStream) {
-        // Where that fails, it ends by FIN.
+        // If this fails, the connection ends by FIN.
         let _ = stream.set_zero_linger();
     }
 }
 
-/// A socket for echo is one for datagrams, in everything that is done to it here.
+/// Wraps an ICMP echo socket. The calls that are used here are those of a UDP socket.
 fn echo_socket(socket: OwnedFd) -> io::Result<UdpSocket> {
     UdpSocket::from_std(StdUdpSocket::from(socket))
 }
 
-/// The kernel writes identifier and checksum.
+/// An echo request. The kernel writes identifier and checksum.
 fn echo_request(to: IpAddr, payload: &[u8]) -> Vec<u8> {
     let kind = if to.is_ipv4() { ECHO_REQUEST } else { ECHO_REQUEST_V6 };
     let mut request = vec![0; ECHO_HEADER_LEN];
@@ -133,7 +134,7 @@ fn echo_request(to: IpAddr, payload: &[u8]) -> Vec<u8> {
     request
 }
 
-/// Any address and port of a family.
+/// The unspecified address of a family, with port 0.
 pub(super) fn unspecified(is_ipv4: bool) -> SocketAddr {
     if is_ipv4 { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() }
 }

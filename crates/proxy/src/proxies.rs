@@ -1,8 +1,8 @@
-//! All proxies of a process: bound first, served once there is a tunnel.
+//! All proxies of a process. They are bound first, and served once the tunnel exists.
 //!
 //! ```text
-//!   Front::bind ──► Front::serve ──► Served: services, counters, ping
-//!                        `─────────► Work::start ──► Serving: a thread, until it is dropped
+//!   Proxies::bind ──► Proxies::serve ──► ProxiesHandle: services, counters, ping
+//!                          `───────────► ProxyRuntime::start ──► ProxyThread
 //! ```
 
 use std::{
@@ -47,15 +47,15 @@ pub struct Proxies<S: Stack> {
 
 /// The tunnel behind the proxies.
 pub struct TunnelSide {
-    /// Who we are in it.
+    /// Our addresses and the known names.
     pub identity: Arc<Identity>,
     /// The name servers.
     pub dns: Dns,
-    /// Finds the peer whose allowed IPs have an address, at the time of the call.
+    /// Finds the peer of an address.
     pub peer_of: PeerLookup,
 }
 
-/// Finds the peer whose allowed IPs have an address.
+/// Finds the peer that has an address in its current allowed IPs.
 pub type PeerLookup = Arc<dyn Fn(IpAddr) -> Option<PublicKey> + Send + Sync>;
 
 impl<S: Stack> Proxies<S> {
@@ -69,7 +69,7 @@ impl<S: Stack> Proxies<S> {
         Ok(Self { stack, bound, runtime })
     }
 
-    /// Prepares to serve clients. Those that must log in are `users`.
+    /// Prepares to serve clients. If `users` is not empty, clients must authenticate.
     pub fn serve(
         self,
         tunnel: TunnelSide,
@@ -97,7 +97,7 @@ fn source(peer_of: PeerLookup) -> Arc<dyn Fn(IpAddr) -> Source + Send + Sync> {
     Arc::new(move |ip| peer_of(ip).map_or(Source::Client(Client::Ip(ip)), Source::Peer))
 }
 
-/// The services that run, for the control socket.
+/// A handle of the running proxies for the control socket.
 pub struct ProxiesHandle<S: Stack> {
     context: Arc<ProxyContext<S>>,
     services: Vec<Service>,
@@ -105,7 +105,7 @@ pub struct ProxiesHandle<S: Stack> {
 }
 
 impl<S: Stack> ProxiesHandle<S> {
-    /// The part of `linerate show` about the proxies.
+    /// The statistics of the proxies for `linerate show`.
     pub fn stats(&self) -> ProxyStats {
         ProxyStats {
             stack: self.context.dialer.stack.name().to_owned(),
@@ -115,25 +115,26 @@ impl<S: Stack> ProxiesHandle<S> {
         }
     }
 
-    /// Offloads were switched on or off.
+    /// Applies a change of the offloads.
     pub fn offloads_changed(&self) {
         self.context.dialer.stack.offloads_changed();
     }
 
-    /// Sends one ICMP echo request through the tunnel. Returns who answered, and the time it took.
+    /// Sends one ICMP echo request through the tunnel. Returns the address that answered, and the
+    /// round-trip time.
     ///
     /// # Errors
-    /// There was no answer.
+    /// The name cannot be resolved, or the answer did not arrive in time.
     pub fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
         self.runtime.block_on(self.context.dialer.ping(host))
     }
 }
 
-/// Serves clients, once it is started.
+/// The runtime of the proxies. It serves clients once it is started.
 pub struct ProxyRuntime(Runtime);
 
 impl ProxyRuntime {
-    /// Serves clients in a thread of its own.
+    /// Serves clients in a new thread.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -149,8 +150,8 @@ impl ProxyRuntime {
     }
 }
 
-/// Serves clients until it is dropped. Dropping waits for the thread, which removes the files of
-/// Unix sockets.
+/// The thread that serves clients until this is dropped. Dropping waits for the thread, which removes
+/// the files of Unix sockets.
 pub struct ProxyThread {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -160,7 +161,7 @@ impl Drop for ProxyThread {
     fn drop(&mut self) {
         drop(self.stop.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of the clients panicked");
+            tracing::error!("the thread that serves clients panicked");
         }
     }
 }

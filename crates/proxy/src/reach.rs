@@ -1,19 +1,19 @@
-//! Whom the tunnel leads to: what the allowed IPs of its peers say at the moment. The
-//! engine drops what is for no peer, and nobody would hear of it.
+//! Checks whether the tunnel reaches an address: an address of this stack, or one in the current
+//! allowed IPs of a peer. The engine drops other packets without an error.
 
 use std::{io, net::IpAddr, sync::Arc};
 
 use super::identity::Identity;
 
-/// Our addresses in the tunnel, and those behind it.
+/// The addresses that the tunnel reaches: those of the stack, and those of its peers.
 pub(super) struct Reach {
     own: Arc<Identity>,
     is_allowed: Box<dyn Fn(IpAddr) -> bool + Send + Sync>,
 }
 
 impl Reach {
-    /// For the stack of this identity. `is_allowed` says whether a peer
-    /// takes what is for an address.
+    /// `own` is the identity of the stack. `is_allowed` returns whether an address is in the allowed
+    /// IPs of a peer.
     pub fn new(
         own: Arc<Identity>,
         is_allowed: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
@@ -21,17 +21,17 @@ impl Reach {
         Self { own, is_allowed: Box::new(is_allowed) }
     }
 
-    /// Whether there is an address of a family to speak from.
+    /// Whether the stack has an address of this family.
     pub fn has_family(&self, is_v6: bool) -> bool {
         self.own.has_family(is_v6)
     }
 
-    /// The addresses of a name that need not be asked for.
+    /// The addresses of a name that is known without a DNS query.
     pub fn addresses_of(&self, name: &str) -> Option<Vec<IpAddr>> {
         self.own.addresses_of(name)
     }
 
-    /// Refuses an address to which nothing leads.
+    /// Refuses an address that the tunnel does not reach.
     ///
     /// # Errors
     /// `NetworkUnreachable`.

@@ -1,8 +1,8 @@
-//! Bytes between two connections, until both directions have ended.
+//! Relays bytes between two connections, until both directions have ended.
 //!
-//! A connection that waits holds no memory: bytes are read into a buffer that all
-//! connections of a thread share, and only what the other side did not take at once
-//! is kept. Nothing more is read until that is gone.
+//! A connection that waits holds no memory: bytes are read into a buffer that all connections of a
+//! thread share. Only bytes that the other side does not accept at once are stored. Until they are
+//! written, nothing more is read.
 
 mod directions;
 
@@ -19,27 +19,27 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use directions::drive;
 pub(super) use directions::{Broken, Progress};
 
-/// The shared buffer, in bytes: what one call reads. 256 KiB carried no more, and with 64
-/// streams kept more.
+/// The length of the shared buffer, in bytes: the maximum of one read. 256 KiB was not faster, and
+/// stored more with 64 streams.
 const SHARED_BUFFER_LEN: usize = 64 * 1024;
-/// Reads of one direction before others have their turn.
+/// Reads of one direction before other tasks have their turn.
 pub(super) const ROUNDS: usize = 4;
-/// How long a connection may be silent: what RFC 5382 (REQ-5) asks of those between.
+/// How long a connection may be idle: RFC 5382 (REQ-5) requires this of NATs.
 const IDLE: Duration = Duration::from_mins(124);
-/// How long it may be when one side has said that it is done.
+/// How long it may be idle after one direction has ended.
 const IDLE_HALF_CLOSED: Duration = Duration::from_mins(15);
 
 thread_local! {
     static SHARED_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Is called when bytes moved.
+/// A function that is called when bytes moved.
 pub(super) type OnMove<'a> = &'a (dyn Fn() + Sync);
 
-/// Carries bytes both ways, and each end of one way to the other side.
+/// Relays bytes in both directions, and the end of each direction.
 ///
 /// # Errors
-/// What a connection answered, or `TimedOut` where both were silent for too long.
+/// The error of a connection, or `TimedOut` if both were idle for too long.
 pub(super) async fn relay<A, B>(a: &mut A, b: &mut B, moved: OnMove<'_>) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -48,7 +48,7 @@ where
     relay_within(a, b, (moved, [IDLE, IDLE_HALF_CLOSED])).await
 }
 
-/// Carries bytes by steps of two directions until the second is over, whatever the first does.
+/// Runs steps of two directions until the second has ended, whatever the first does.
 ///
 /// # Errors
 /// As for [`relay`].
@@ -76,13 +76,13 @@ where
     drive(step, watched, |[there, back]| there && back).await
 }
 
-/// One direction that knows its ends.
+/// One direction, with its reader and writer.
 pub(super) trait Direction {
     /// Moves the bytes that can be moved. It is ready once the direction has ended.
     fn poll(&mut self, cx: &mut Context<'_>, progress: &mut Progress) -> Poll<Result<(), Broken>>;
 }
 
-/// Carries bytes by two directions until both are over.
+/// Runs two directions until both have ended.
 ///
 /// # Errors
 /// As for [`relay`].
@@ -97,28 +97,28 @@ pub(super) async fn carry_both(
     drive(step, (moved, [IDLE, IDLE_HALF_CLOSED]), |[there, back]| there && back).await
 }
 
-/// One direction.
+/// The state of one direction.
 #[derive(Default)]
 pub(super) struct Half {
-    /// What was read and not written yet, from this place on.
+    /// Bytes that were read. Those from `at` on are not written yet.
     pending: Vec<u8>,
     at: usize,
     state: State,
 }
 
-/// How far a direction is.
+/// The state of the end of a direction.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(super) enum State {
-    /// There may be more.
+    /// More bytes may follow.
     #[default]
     Carrying,
-    /// The reader has ended: the writer is to be told.
+    /// The reader has ended: the writer must be shut down.
     Ending,
     Done,
 }
 
 impl Half {
-    /// Whether all that was read was written, and its end, too.
+    /// Whether all bytes and the end were written.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
@@ -154,7 +154,7 @@ impl Half {
         Poll::Pending
     }
 
-    /// One read, and the write of it.
+    /// Reads once, and writes the bytes.
     fn carry<R: AsyncRead, W: AsyncWrite>(
         &mut self,
         cx: &mut Context<'_>,
@@ -204,7 +204,7 @@ impl Half {
     }
 }
 
-/// One direction by copies, with its ends.
+/// One direction that copies bytes, with its reader and writer.
 pub(super) struct Copied<R, W> {
     half: Half,
     from: R,
@@ -227,7 +227,7 @@ fn write_zero() -> io::Error {
     io::ErrorKind::WriteZero.into()
 }
 
-/// A side that has gone already needs not be told.
+/// Ignores the error of a connection that is already closed.
 fn ignore_not_connected(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotConnected { Ok(()) } else { Err(error) }
 }
@@ -325,7 +325,7 @@ mod tests {
             }
             let error = relay.await.unwrap().unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-            assert_eq!(moves.load(Ordering::Relaxed), 5, "each move is told");
+            assert_eq!(moves.load(Ordering::Relaxed), 5, "each move is reported");
         });
     }
 }

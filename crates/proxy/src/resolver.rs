@@ -1,5 +1,5 @@
-//! Names, asked for through the tunnel: of the servers of `DNS`, by UDP, and by TCP
-//! where the answer is long (RFC 1035, RFC 7766).
+//! Resolves names through the tunnel: queries the servers of `DNS` by UDP, and by TCP if the answer is
+//! truncated (RFC 1035, RFC 7766).
 
 pub mod message;
 
@@ -28,17 +28,17 @@ use config::conf::Dns;
 
 /// The port of name servers.
 const PORT: u16 = 53;
-/// How long one server has for its answer, as glibc and others have it doubled in the
-/// second round.
+/// The time limits for an answer of one server, in the first and in the second round. glibc and
+/// others double it, too.
 const TIME_LIMITS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(4)];
 /// The longest answer by UDP (RFC 1035, section 2.3.4).
 const DATAGRAM: usize = 512;
-/// Names that are remembered; each of some hundred bytes.
+/// The maximum number of cached answers, of some hundred bytes each.
 const CACHE_CAPACITY: usize = 1024;
-/// Seconds an answer is remembered at most.
+/// The maximum time that an answer is cached, in seconds.
 const MAX_TTL: u32 = 3600;
 
-/// Asks for names through a stack.
+/// Resolves names through a stack, and caches the answers.
 pub(super) struct Resolver<S> {
     stack: Arc<S>,
     reach: Arc<Reach>,
@@ -48,7 +48,7 @@ pub(super) struct Resolver<S> {
 
 struct CacheEntry {
     addresses: Vec<IpAddr>,
-    /// In nanoseconds since boot.
+    /// The end of its validity, in nanoseconds since boot.
     until: u64,
 }
 
@@ -57,17 +57,17 @@ impl<S: Stack> Resolver<S> {
         Self { stack, reach, dns, cache: Mutex::default() }
     }
 
-    /// The addresses of one kind that a name has.
+    /// The addresses of a name, of one record type.
     ///
     /// # Errors
-    /// `NotFound` where there is no such name, else why nobody said.
+    /// `NotFound` if the name does not exist; otherwise the last error of a server.
     pub async fn addresses(&self, name: &str, record: Record) -> io::Result<Vec<IpAddr>> {
         if let Some(mut addresses) = self.reach.addresses_of(name) {
             addresses.retain(|address| address.is_ipv6() == (record == Record::Aaaa));
             return if addresses.is_empty() { Err(no_such_name(name)) } else { Ok(addresses) };
         }
         if self.dns.servers.is_empty() {
-            let reason = "names cannot be resolved: [Interface] has no DNS";
+            let reason = "names cannot be resolved: DNS is missing in [Interface]";
             return Err(io::Error::new(io::ErrorKind::NotFound, reason));
         }
         let mut last = Err(no_such_name(name));
@@ -81,7 +81,7 @@ impl<S: Stack> Resolver<S> {
         last
     }
 
-    /// A name of one label is looked for in the search domains first.
+    /// The names to query: a name of one label is first tried in each search domain.
     fn candidates(&self, name: &str) -> Vec<String> {
         let is_short = !name.contains('.');
         let domains = self.dns.search_domains.iter().filter(|_| is_short);
@@ -128,7 +128,7 @@ impl<S: Stack> Resolver<S> {
         SysRng.try_fill_bytes(&mut id).map_err(io::Error::other)?;
         let query = Query::new(u16::from_ne_bytes(id), name, record);
         let query = query.ok_or_else(|| no_such_name(name))?;
-        // A port of its own for each question: a forged answer has to guess it, too.
+        // A new port for each query: a forged answer must guess it, too.
         let socket = self.stack.bind(unspecified(server.is_ipv4())).await?;
         socket.connect(server).await?;
         socket.send_to(query.as_bytes(), server).await?;
@@ -182,7 +182,7 @@ impl<S: Stack> Resolver<S> {
     }
 }
 
-/// What a name server answered is not said of the host that was asked for.
+/// An error of a name server, which must not look like one of the host to connect to.
 fn server_error(server: IpAddr, error: &io::Error) -> io::Error {
     let kind = match error.kind() {
         io::ErrorKind::ConnectionRefused => io::ErrorKind::HostUnreachable,

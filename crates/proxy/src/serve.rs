@@ -1,4 +1,4 @@
-//! What all proxies of a process share, and how each of them serves a client.
+//! The state that all proxies of a process share, and the functions that serve clients.
 
 use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
 
@@ -20,31 +20,31 @@ use super::{
 use config::conf::SocketAddress;
 use config::target::Target;
 
-/// How long a client may take for its request.
+/// The time limit for a client's request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long data from a client is read after its last answer, in all and while it sends nothing; as
-/// nginx does.
+/// How long input is read and discarded after our last byte: in total, and without any input. nginx
+/// has the same limits (`lingering_time`, `lingering_timeout`).
 const LINGER_TIME: Duration = Duration::from_secs(30);
 const LINGER_SILENT: Duration = Duration::from_secs(5);
-/// Bytes that are read then: a client that could send so many has received the answer.
+/// The limit in bytes: a client that has sent this amount has received the answer.
 const LINGER_BYTES: usize = 4 << 20;
 
-/// What the proxies share.
+/// The state that the proxies share.
 pub(super) struct ProxyContext<S> {
     pub dialer: Arc<Dialer<S>>,
     pub users: Users,
     pub connections: Connections,
 }
 
-/// What a listener serves, for the log, and how its clients are counted.
+/// The name of a listener in the log, and the group of its clients.
 pub(super) struct ListenerRole {
     pub name: String,
     pub group: Group,
 }
 
-/// Serves the clients of a listener, each in a task of its own, until it is evicted. Those that
-/// send a request first use one descriptor until then. While too many have not sent it, the next
-/// waits, and all after it stay in the listener's queue.
+/// Serves each client of a listener in a separate task, until the client is evicted. In the group
+/// `BeforeRequest` a client counts as one descriptor until its request is read. If this group is full,
+/// the next client waits, and later ones stay in the listener's queue.
 pub(super) async fn serve_each<S: Stack, F>(
     context: Arc<ProxyContext<S>>,
     listener: Listener,
@@ -122,7 +122,7 @@ pub(super) async fn unless_evicted<T>(
     }
 }
 
-/// Carries bytes until both ends are done. If one end fails, the other is reset.
+/// Relays bytes until both ends are done. If one end fails, the other is reset.
 pub(super) async fn carry<S: Stack>(
     mut here: Stream,
     mut there: S::Stream,
@@ -142,8 +142,9 @@ pub(super) async fn carry<S: Stack>(
     carried
 }
 
-/// Reads on after we have closed our direction: the kernel would answer data that arrives after a
-/// close by RST, and the client could lose our last bytes (RFC 9112, section 9.6).
+/// Continues to read after we have ended our direction (lingering close). If the socket were closed,
+/// the kernel would answer further input by RST, and the client could lose our last bytes (RFC 9112,
+/// section 9.6).
 pub(super) async fn linger(stream: &mut (impl AsyncRead + Unpin)) {
     let draining = async {
         let mut rest = vec![0; 16 * 1024];
@@ -159,7 +160,7 @@ pub(super) async fn linger(stream: &mut (impl AsyncRead + Unpin)) {
     let _ = timeout(LINGER_TIME, draining).await;
 }
 
-/// A forward: dials, and carries.
+/// Serves a client of a forward: dials the target and relays.
 pub(super) async fn forward<S: Stack>(
     context: Arc<ProxyContext<S>>,
     to: Arc<Target>,
@@ -176,7 +177,7 @@ pub(super) async fn forward<S: Stack>(
     }
 }
 
-/// An exposed service, and whose an address in the tunnel is.
+/// An exposed service. `source` maps an address in the tunnel to its source.
 pub(super) struct ExposedService {
     pub number: usize,
     pub what: String,
@@ -184,8 +185,8 @@ pub(super) struct ExposedService {
     pub source: Arc<dyn Fn(IpAddr) -> Source + Send + Sync>,
 }
 
-/// Carries connections from the tunnel to an exposed service. While the service is down, or has its
-/// maximum of connections, they are refused by RST.
+/// Relays connections from the tunnel to an exposed service. They are refused by RST while the service
+/// is down or has its maximum of connections.
 pub(super) async fn expose<S: Stack>(
     context: Arc<ProxyContext<S>>,
     listener: S::Listener,
@@ -228,7 +229,7 @@ pub(super) async fn expose<S: Stack>(
     }
 }
 
-/// Sends a last answer, and makes sure that it arrives.
+/// Sends a last answer and closes the connection without losing it.
 pub(super) async fn refuse(mut stream: Stream, answer: &[u8]) -> io::Result<()> {
     stream.write_all(answer).await?;
     stream.shutdown().await?;

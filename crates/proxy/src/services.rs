@@ -1,4 +1,4 @@
-//! All that a process serves, bound and started.
+//! All services of a process: binds and starts them.
 
 use std::{
     fs, io,
@@ -27,7 +27,7 @@ use config::conf::{self, Expose, Forward, SocketAddress, Transport, WithOrigin};
 /// Reads the users' passwords.
 ///
 /// # Errors
-/// A file cannot be read, or holds no password.
+/// A file cannot be read, or holds no valid password.
 pub fn read_users(users: &[WithOrigin<conf::ProxyUser>]) -> anyhow::Result<Users> {
     let mut known = Users::default();
     for WithOrigin { origin, value } in users {
@@ -36,13 +36,13 @@ pub fn read_users(users: &[WithOrigin<conf::ProxyUser>]) -> anyhow::Result<Users
         let text = text.with_context(what)?;
         match text.lines().next().filter(|line| (1..=255).contains(&line.len())) {
             Some(line) => known.add(value.name.clone(), Zeroizing::new(line.to_owned())),
-            None => bail!("{}: the first line is no password of 1 to 255 bytes", what()),
+            None => bail!("{}: the first line must be a password of 1 to 255 bytes", what()),
         }
     }
     Ok(known)
 }
 
-/// What is bound and not served yet.
+/// Services that are bound but not served yet.
 pub(super) struct BoundServices<S: Stack> {
     socks: Vec<(String, Listener)>,
     http: Vec<(String, Listener)>,
@@ -52,16 +52,16 @@ pub(super) struct BoundServices<S: Stack> {
     exposed_datagrams: Vec<(String, S::Datagrams, Expose)>,
 }
 
-/// What services are served by.
+/// The limits of services.
 pub(super) struct ServiceLimits {
-    /// Clients of each service of datagrams at most.
+    /// The maximum number of clients of each UDP service.
     pub datagrams: usize,
-    /// Whose an address of the tunnel is.
+    /// Maps an address in the tunnel to its source.
     pub source: Arc<dyn Fn(IpAddr) -> Source + Send + Sync>,
 }
 
 impl<S: Stack> BoundServices<S> {
-    /// How many services of datagrams there are.
+    /// The number of UDP services.
     pub fn datagram_services(&self) -> usize {
         self.datagram_forwards.len() + self.exposed_datagrams.len()
     }
@@ -69,7 +69,7 @@ impl<S: Stack> BoundServices<S> {
     /// Binds all services of a file.
     ///
     /// # Errors
-    /// One of the addresses is not to be had.
+    /// An address is not available.
     pub async fn new(stack: &S, conf: &conf::Proxy) -> anyhow::Result<Self> {
         let mut bound = Self {
             socks: Vec::new(),
@@ -116,7 +116,7 @@ impl<S: Stack> BoundServices<S> {
         Ok(bound)
     }
 
-    /// Serves them all, and tells what they are. To be called within a runtime.
+    /// Starts all services and returns their names. Must be called within a runtime.
     pub fn serve(self, context: &Arc<ProxyContext<S>>, rules: &ServiceLimits) -> Vec<String> {
         let mut names = Vec::new();
         for (name, listener) in self.socks {
@@ -183,7 +183,7 @@ impl<S: Stack> BoundServices<S> {
     }
 }
 
-/// A socket here for one client of an exposed service.
+/// Opens a socket on this side for one client of an exposed service.
 async fn to_service(to: SocketAddr) -> io::Result<(UdpSocket, SocketAddr)> {
     let socket = UdpSocket::bind(unspecified(to.is_ipv4())).await?;
     socket.connect(to).await?;

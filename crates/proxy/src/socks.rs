@@ -1,19 +1,18 @@
-//! SOCKS5 (RFC 1928) with user names and passwords (RFC 1929), from the server's
-//! side, without I/O.
+//! The server's side of SOCKS5 (RFC 1928) with user names and passwords (RFC 1929), without I/O.
 //!
 //! ```text
 //!   client                          Negotiation
 //!   05 methods            ------>   handle_input
 //!              <---- 05 method      poll_output
-//!   01 name password      ------>   (where users are asked)
+//!   01 name password      ------>   (if users are configured)
 //!              <---- 01 status
 //!   05 command address    ------>
 //!                                   request -> the caller dials
 //!              <---- reply()
 //! ```
 //!
-//! Call order: `handle_input` with what came; then `poll_output` until it has
-//! nothing, sending each; then `state`.
+//! Call order: `handle_input` with the bytes that were read; `poll_output` until it returns `None`,
+//! sending each output; then `state`.
 
 pub mod datagram;
 
@@ -39,39 +38,39 @@ const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
-/// What a client wants.
+/// The request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// A TCP connection.
     Connect(Target),
-    /// Datagrams, from this address of the client as far as it knows it.
+    /// A UDP association. The client sends datagrams from this address, if it is specified.
     UdpAssociate(Target),
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reply {
     /// The client is connected.
     Succeeded = 0,
-    /// None of the others.
+    /// Any other failure.
     GeneralFailure = 1,
-    /// Nobody may go there.
+    /// The target is not allowed.
     NotAllowed = 2,
-    /// There is no way.
+    /// No route to the target.
     NetworkUnreachable = 3,
-    /// Nobody has that name or answers.
+    /// The name does not exist, or the host does not answer.
     HostUnreachable = 4,
-    /// Nobody listens there.
+    /// The port is closed.
     ConnectionRefused = 5,
-    /// BIND, or no command.
+    /// BIND, or an unknown command.
     CommandNotSupported = 7,
-    /// No kind of address.
+    /// An unknown or invalid address type.
     AddressNotSupported = 8,
 }
 
 impl Reply {
-    /// The reply that tells of a failed dial.
+    /// The reply after a failed dial.
     pub fn of_error(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::ConnectionRefused,
@@ -84,7 +83,7 @@ impl Reply {
         }
     }
 
-    /// Its text, with the address that the client is told.
+    /// The encoded reply, with the bound address.
     pub fn encode(self, bound: SocketAddr) -> Vec<u8> {
         let mut text = vec![VERSION, self as u8, 0];
         put_address(&mut text, bound);
@@ -92,14 +91,14 @@ impl Reply {
     }
 }
 
-/// What becomes of a client.
+/// The state of a negotiation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has to say more.
+    /// The client must send more.
     Negotiating,
-    /// It has asked, and waits for a [`Reply`].
+    /// The client has sent its request and waits for a [`Reply`].
     Requested(Request),
-    /// It was refused, and told so.
+    /// The client was refused; the output says so.
     Refused,
 }
 
@@ -111,7 +110,7 @@ enum Phase {
     Over,
 }
 
-/// The talk up to a request.
+/// The negotiation up to the request.
 pub struct Negotiation<'a> {
     users: &'a Users,
     phase: Phase,
@@ -121,13 +120,13 @@ pub struct Negotiation<'a> {
 }
 
 impl<'a> Negotiation<'a> {
-    /// A client that has said nothing yet.
+    /// The negotiation with a client that has sent nothing yet.
     pub fn new(users: &'a Users) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
         Self { users, phase: Phase::Methods, input, output, state: State::Negotiating }
     }
 
-    /// Takes what the client sent.
+    /// Takes bytes from the client.
     pub fn handle_input(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         loop {
@@ -146,17 +145,17 @@ impl<'a> Negotiation<'a> {
         }
     }
 
-    /// What the client is to be sent.
+    /// The next bytes to send to the client.
     pub fn poll_output(&mut self) -> Option<Vec<u8>> {
         (!self.output.is_empty()).then(|| std::mem::take(&mut self.output))
     }
 
-    /// Where it stands.
+    /// The state of the negotiation.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// What came behind the request: the first bytes of the connection.
+    /// The bytes after the request: the first ones for the target.
     pub fn into_rest(self) -> Vec<u8> {
         self.input
     }
@@ -167,10 +166,10 @@ impl<'a> Negotiation<'a> {
         self.phase = Phase::Over;
     }
 
-    /// Each step gives the length of its message once that is whole.
+    /// Handles the list of methods. Each step returns the length of its message once it is complete.
     fn methods(&mut self) -> Option<usize> {
         if *self.input.first()? != VERSION {
-            // Another protocol: no answer of ours would be understood.
+            // Another protocol: its client could not read an answer.
             self.refuse(&[]);
             return None;
         }
@@ -222,14 +221,14 @@ impl<'a> Negotiation<'a> {
         match command {
             CONNECT => self.state = State::Requested(Request::Connect(target)),
             UDP_ASSOCIATE => self.state = State::Requested(Request::UdpAssociate(target)),
-            // BIND, which nobody offers, and what is none.
+            // BIND, which is not supported, and unknown commands.
             _ => self.refuse(&Reply::CommandNotSupported.encode(unspecified_address)),
         }
         Some(3 + len)
     }
 }
 
-/// An address as it stands in requests and before datagrams.
+/// The result of parsing an address of a request or a datagram.
 enum Address {
     Short,
     Bad,

@@ -1,4 +1,4 @@
-//! The SOCKS5 proxy: [`super::socks`] over sockets.
+//! The SOCKS5 proxy: [`super::socks`] on sockets.
 
 use std::{io, sync::Arc};
 
@@ -44,15 +44,15 @@ pub(super) async fn serve<S: Stack>(
     }
 }
 
-/// Talks to a client until it has asked for something. What came behind that is there,
-/// too.
+/// Negotiates with a client until it has sent a request. Returns the request and the bytes after it,
+/// or `None` if the client was refused.
 async fn negotiate(
     users: &Users,
     stream: &mut Stream,
     connection: &Connection,
 ) -> io::Result<Option<(Request, Vec<u8>)>> {
     let mut negotiation = Negotiation::new(users);
-    // No message is longer, but for the rest of a client that does not wait.
+    // No message is longer. A client that does not wait for replies may send more.
     let mut buffer = [0; 1024];
     loop {
         let len = match stream.read(&mut buffer).await? {
@@ -61,7 +61,7 @@ async fn negotiate(
         };
         negotiation.handle_input(&buffer[..len]);
         while let Some(output) = negotiation.poll_output() {
-            // It sent a whole message: parts of one do not keep its place.
+            // A complete message counts as activity, a part of one does not.
             connection.touch();
             stream.write_all(&output).await?;
         }

@@ -1,5 +1,5 @@
-//! Bytes between two of the kernel's sockets, that never come into this process. As
-//! [`super::relay`] does, but with a pipe instead of the shared buffer.
+//! Relays bytes between two kernel sockets without copying them into this process. Like
+//! [`super::relay`], but with a pipe instead of the shared buffer.
 
 use std::{
     cell::RefCell,
@@ -19,18 +19,18 @@ use super::{
     relay::{Broken, Copied, Direction, OnMove, Progress, ROUNDS, State, carry_both},
 };
 
-/// Empty pipes that a thread keeps; each is two file descriptors.
+/// The maximum number of empty pipes that a thread stores for reuse, of two descriptors each.
 const MAX_IDLE_PIPES: usize = 16;
 
 thread_local! {
     static PIPES: RefCell<Vec<Pipe>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A socket of the kernel that tells when it is ready.
+/// A kernel socket with readiness.
 pub(super) trait Socket: AsFd {
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-    /// Does a call, and forgets that the socket is ready where it would block.
+    /// Makes a call. If it would block, clears the readiness of the socket.
     fn try_io<T>(&self, interest: Interest, call: impl FnOnce() -> io::Result<T>) -> io::Result<T>;
 }
 
@@ -38,7 +38,7 @@ pub(super) trait Socket: AsFd {
 pub(super) struct Spliced<'a, R, W> {
     from: &'a R,
     to: &'a W,
-    /// There while it holds bytes: a connection that waits to read has none.
+    /// The pipe while it holds bytes. A connection that waits for input has returned it.
     pipe: Option<Pipe>,
     state: State,
 }
@@ -100,7 +100,7 @@ fn take_pipe() -> io::Result<Pipe> {
     }
 }
 
-/// Keeps an empty pipe for the next.
+/// Stores an empty pipe for reuse.
 fn give_back(pipe: Option<Pipe>) {
     PIPES.with_borrow_mut(|pipes| {
         if pipes.len() < MAX_IDLE_PIPES {
@@ -137,10 +137,9 @@ impl Socket for UnixStream {
     }
 }
 
-/// Carries bytes both ways between a client or service here and a connection of the
-/// kernel's stack. Into the tunnel by splice(2), which carries 1.25 times as much as a
-/// copy does (iperf3, 1 stream; 2 times with 64); out of it by copies: there the splice
-/// carried 0.85 times as much.
+/// Relays bytes in both directions between a client or service on this side and a connection of the
+/// kernel's stack. Uses splice(2) into the tunnel, which is 1.25 times as fast as copies (iperf3, 1
+/// stream; 2 times with 64), and copies out of the tunnel, where splice(2) reached 0.85 times.
 ///
 /// # Errors
 /// As for [`super::relay::relay`].

@@ -1,4 +1,4 @@
-//! What a TCP/IP stack is to the proxies: sockets on the tunnel's side.
+//! The interface of a TCP/IP stack for the proxies: sockets on the tunnel's side.
 
 use std::{
     future::Future,
@@ -18,7 +18,7 @@ use super::{
     relay::{OnMove, relay},
 };
 
-/// A stack whose packets go through the tunnel.
+/// A TCP/IP stack that sends its packets through the tunnel.
 pub trait Stack: Send + Sync + 'static {
     /// A TCP connection.
     type Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
@@ -27,36 +27,36 @@ pub trait Stack: Send + Sync + 'static {
     /// A UDP socket.
     type Datagrams: Datagrams;
 
-    /// File descriptors that a connection from here to the stack takes at most.
+    /// The maximum number of file descriptors of a connection from this side to the stack.
     const CONNECTION: usize;
-    /// The same of an association of UDP.
+    /// The same for a UDP association of SOCKS5.
     const ASSOCIATION: usize;
 
-    /// What `linerate show` calls it.
+    /// The name of the stack in `linerate show`.
     fn name(&self) -> &'static str;
 
-    /// The packets that the stack dropped, if it counts them itself.
+    /// The numbers of dropped packets, if the stack counts them.
     fn dropped(&self) -> StackDrops {
         StackDrops::default()
     }
 
-    /// Heeds that offloads were switched on or off.
+    /// Applies a change of the offloads.
     fn offloads_changed(&self) {}
 
-    /// Connects; dropping the future gives it up.
+    /// Connects. Dropping the future cancels it.
     fn connect(&self, to: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// Listens, on all addresses for an unspecified one.
+    /// Listens. An unspecified address means all addresses.
     fn listen(&self, at: SocketAddr) -> impl Future<Output = io::Result<Self::Listener>> + Send;
 
-    /// Binds, to any port for 0.
+    /// Binds a UDP socket. Port 0 means any port.
     fn bind(&self, at: SocketAddr) -> impl Future<Output = io::Result<Self::Datagrams>> + Send;
 
     /// Sends one ICMP echo request with these bytes and waits for its answer.
     fn ping(&self, to: IpAddr, payload: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Carries bytes between a connection here and one of the stack, both ways. `moved` is
-    /// called when some were.
+    /// Relays bytes in both directions between a connection on this side and one of the stack. Calls
+    /// `moved` when bytes moved.
     fn carry(
         here: &mut Stream,
         there: &mut Self::Stream,
@@ -65,36 +65,35 @@ pub trait Stack: Send + Sync + 'static {
         relay(here, there, moved)
     }
 
-    /// Has the peer of a connection that was dialled asked, when it is silent, whether it
-    /// is there. Those that are accepted have it so.
-    fn keep_alive(stream: &Self::Stream);
+    /// Enables TCP keepalive on a dialled connection. Accepted connections already have it.
+    fn enable_keepalive(stream: &Self::Stream);
 
     /// Ends a connection by RST.
     fn reset(stream: Self::Stream);
 }
 
-/// Takes connections.
+/// Accepts connections.
 pub trait Accept: Send + Sync + 'static {
     /// A connection.
     type Stream;
 
-    /// The next connection and the client's address.
+    /// Accepts the next connection. Returns it with the client's address.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 }
 
 /// Sends and receives datagrams.
 pub trait Datagrams: Send + Sync + 'static {
-    /// Speaks with one peer only from now on, and hears of it where nobody is there.
+    /// Connects the socket: it exchanges datagrams only with this address, and reports ICMP errors.
     fn connect(&self, to: SocketAddr) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Sends one.
+    /// Sends a datagram.
     fn send_to(
         &self,
         datagram: &[u8],
         to: SocketAddr,
     ) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Receives one, cut to the buffer, and its sender.
+    /// Receives a datagram, truncated to the buffer. Returns its length and sender.
     fn recv_from(
         &self,
         buffer: &mut [u8],

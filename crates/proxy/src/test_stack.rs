@@ -1,4 +1,4 @@
-//! A stack in memory, for the tests of what stands on a stack.
+//! A stack in memory for tests.
 
 use std::{
     collections::HashMap,
@@ -19,24 +19,24 @@ use tokio::{
 
 use super::stack::{Accept, Stack};
 
-/// What happens to a connection to an address.
+/// The behavior of a host when it is dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostBehavior {
-    /// It is connected at once.
+    /// It accepts at once.
     Open,
-    /// It is connected after a second.
+    /// It accepts after a second.
     Late,
-    /// Nobody answers.
+    /// It does not answer.
     Silent,
-    /// It is refused.
+    /// It refuses.
     Closed,
 }
 
-/// A stack whose hosts are known from the start; any other is not reached.
+/// A stack with a fixed set of hosts. Others are unreachable.
 #[derive(Debug, Default)]
 pub(super) struct MemoryStack {
     pub hosts: HashMap<IpAddr, HostBehavior>,
-    /// The other ends of what was connected, in order, with the address.
+    /// The other ends of the connections, in order, with the address.
     pub ends: Mutex<Vec<(SocketAddr, DuplexStream)>>,
     dialing: Arc<AtomicUsize>,
 }
@@ -47,7 +47,7 @@ impl MemoryStack {
         Self { hosts, ..Self::default() }
     }
 
-    /// Dials that go on.
+    /// The number of dials in progress.
     pub fn dialing(&self) -> usize {
         self.dialing.load(Ordering::Relaxed)
     }
@@ -104,12 +104,12 @@ impl Stack for MemoryStack {
         std::future::pending().await
     }
 
-    fn keep_alive(_: &DuplexStream) {}
+    fn enable_keepalive(_: &DuplexStream) {}
 
     fn reset(_: DuplexStream) {}
 }
 
-/// A listener to which nobody connects.
+/// A listener without clients.
 #[derive(Debug)]
 pub(super) struct SilentListener;
 
@@ -121,8 +121,7 @@ impl Accept for SilentListener {
     }
 }
 
-/// Both ends of a connection over the loopback. The first has `room` bytes for what it did
-/// not read yet, about.
+/// Both ends of a TCP connection over loopback. The first has a receive buffer of about `room` bytes.
 pub(super) async fn connected(room: u32) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let socket = TcpSocket::new_v4().unwrap();

@@ -1,4 +1,4 @@
-//! Connections through a tunnel that is in the program's own process.
+//! Sockets through a tunnel in the same process.
 
 use std::{
     io,
@@ -36,8 +36,8 @@ use super::{
     users::Users,
 };
 
-/// Clients of the gateway that are watched at a time while their connections are made, each by a
-/// descriptor.
+/// The maximum number of gateway clients that are watched at the same time while their connections
+/// are made. Each needs a descriptor.
 const WATCHES: usize = 64;
 /// The limit of open files if `getrlimit(2)` fails: its default.
 const FILES: usize = 1024;
@@ -50,7 +50,8 @@ pub struct TunnelNet {
 }
 
 impl TunnelNet {
-    /// The inside for this file, and the IP side of its node. `mtu` is the tunnel's MTU.
+    /// Opens the stack for this file. Returns it with the IP side for the node. `mtu` is the tunnel's
+    /// MTU.
     ///
     /// # Errors
     /// The kernel gives no randomness.
@@ -64,8 +65,8 @@ impl TunnelNet {
         Self::new(plan, reach(conf), conf.interface.dns.clone(), offloads)
     }
 
-    /// The inside of a node that is told who it is and whom it knows by name while it runs.
-    /// `is_allowed` says whether a peer takes what is for an address.
+    /// Opens the stack for a node of a tailnet, which sets `identity` while it runs. `is_allowed`
+    /// returns whether an address is in the allowed IPs of a peer.
     ///
     /// # Errors
     /// The kernel gives no randomness.
@@ -118,7 +119,7 @@ impl TunnelNet {
     /// with time enabled.
     ///
     /// # Errors
-    /// There is no such name, no `DNS` server is configured, or none answers.
+    /// The name does not exist, no `DNS` server is configured, or no server answers.
     pub async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         match Host::parse(name).ok_or(io::ErrorKind::InvalidInput)? {
             Host::Ip(ip) => Ok(vec![ip]),
@@ -126,7 +127,7 @@ impl TunnelNet {
         }
     }
 
-    /// What the stack dropped.
+    /// The numbers of packets that the stack dropped.
     pub fn dropped(&self) -> StackDrops {
         self.stack.dropped()
     }
@@ -157,7 +158,7 @@ impl TunnelNet {
     }
 }
 
-/// The tunnel reaches the allowed IPs of the file: its peers do not change.
+/// The tunnel reaches the allowed IPs of the file, because its peers do not change.
 fn reach(conf: &Conf) -> Reach {
     let own = conf.interface.addresses.iter().map(IpNet::addr).collect();
     let allowed = conf.peers.iter().flat_map(|peer| &peer.allowed_ips);

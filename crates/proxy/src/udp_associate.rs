@@ -1,5 +1,5 @@
-//! UDP ASSOCIATE of SOCKS5: a socket here for the client, one of each family in the
-//! tunnel, for as long as the client keeps its connection.
+//! UDP ASSOCIATE of SOCKS5: a UDP socket for the client on this side, and one of each family in the
+//! tunnel, until the client closes its TCP connection.
 
 use std::{
     io,
@@ -27,12 +27,12 @@ use super::{
 };
 use config::target::{Host, Target};
 
-/// How long an association may be silent (RFC 4787, REQ-5, recommends 5 minutes).
+/// How long an association may be idle (RFC 4787, REQ-5, recommends 5 minutes).
 pub(super) const UDP_IDLE: Duration = Duration::from_mins(5);
-/// The longest datagram.
+/// The maximum length of a datagram.
 pub(super) const DATAGRAM: usize = 65_535;
 
-/// Datagrams that wait for a name at one time: at most 1 MiB.
+/// The maximum number of datagrams that wait for a name to be resolved: 1 MiB in total.
 const MAX_LOOKUPS: usize = 16;
 
 /// Serves an association until the connection ends.
@@ -43,7 +43,7 @@ pub(super) async fn associate<S: Stack>(
     connection: &Connection,
 ) -> io::Result<()> {
     let Stream::Tcp(tcp) = &stream else {
-        // Who may send to a UDP socket cannot be told as for a Unix socket.
+        // The access rights of a Unix socket do not extend to a UDP socket.
         return refuse(stream, &Reply::CommandNotSupported.encode(unspecified(true))).await;
     };
     let (client, local) = (tcp.peer_addr()?.ip(), tcp.local_addr()?.ip());
@@ -74,14 +74,14 @@ pub(super) async fn associate<S: Stack>(
     }
 }
 
-/// A target whose name was asked for, its address, and what is to go there.
+/// The result of resolving a target: the target, its address, and the payload that waits for it.
 type Lookup = (Target, io::Result<SocketAddr>, Vec<u8>);
 
 struct Association<S: Stack> {
     context: Arc<ProxyContext<S>>,
     here: UdpSocket,
     client: IpAddr,
-    /// Where the client sends from: the first to send, if it did not say.
+    /// The client's UDP address. If the request did not contain it, the sender of the first datagram.
     peer: OnceCell<SocketAddr>,
     v4: OnceCell<S::Datagrams>,
     v6: OnceCell<S::Datagrams>,
@@ -125,8 +125,7 @@ impl<S: Stack> Association<S> {
         self.peer.get() == Some(&from)
     }
 
-    /// Takes a datagram of the client. Where its target is a name, that is asked for beside
-    /// all else.
+    /// Handles a datagram of the client. A name is resolved in a separate task.
     async fn handle_datagram(&self, datagram: &[u8], lookups: &mut JoinSet<Lookup>) {
         let Some((target, payload)) = datagram::parse(datagram) else { return };
         if let Host::Ip(_) = target.host {
@@ -140,11 +139,11 @@ impl<S: Stack> Association<S> {
                 (target, to, payload)
             });
         } else {
-            tracing::debug!(%target, "a SOCKS5 client asks for too many names at once");
+            tracing::debug!(%target, "a SOCKS5 client has too many pending name lookups");
         }
     }
 
-    /// Datagrams may be lost: what cannot go is told in the log.
+    /// Sends a payload into the tunnel. A failure is only logged, because datagrams may be lost.
     async fn send_out(&self, target: &Target, to: io::Result<SocketAddr>, payload: &[u8]) {
         let sent = async {
             let to = to?;
@@ -165,7 +164,7 @@ impl<S: Stack> Association<S> {
     }
 }
 
-/// Receives on a socket as soon as there is one. Errors tell of datagrams that were sent.
+/// Receives on a socket once it exists. `ConnectionRefused` concerns a datagram that was sent.
 async fn receive<D: Datagrams>(socket: &OnceCell<D>, buffer: &mut Vec<u8>) -> (usize, SocketAddr) {
     let Some(socket) = socket.get() else { return std::future::pending().await };
     buffer.resize(DATAGRAM, 0);

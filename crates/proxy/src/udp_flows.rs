@@ -1,5 +1,5 @@
-//! Which flow each client's datagrams belong to, and which flow is evicted when there are too
-//! many: no client keeps another out.
+//! The table of the UDP flows of one socket. If it is full, a flow of the source with the most flows is
+//! evicted, so that no client blocks another.
 
 use std::{
     cmp::Reverse,
@@ -7,13 +7,13 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-/// The flows of one socket, each of one client's port.
+/// The flows of one socket, by the client's address and port.
 #[derive(Debug)]
 pub(super) struct Flows<F> {
     limit: usize,
     flows: HashMap<SocketAddr, Entry<F>>,
     shares: HashMap<IpAddr, usize>,
-    /// Counts uses, for their order.
+    /// The number of the last use; the numbers give the order of uses.
     uses: u64,
 }
 
@@ -25,12 +25,12 @@ struct Entry<F> {
 }
 
 impl<F> Flows<F> {
-    /// For so many at most.
+    /// A table of at most `limit` flows.
     pub fn new(limit: usize) -> Self {
         Self { limit, flows: HashMap::new(), shares: HashMap::new(), uses: 0 }
     }
 
-    /// A client's flow, which is used.
+    /// Returns a client's flow and marks it as used.
     pub fn find(&mut self, client: SocketAddr) -> Option<&F> {
         let entry = self.flows.get_mut(&client)?;
         self.uses += 1;
@@ -38,8 +38,8 @@ impl<F> Flows<F> {
         Some(&entry.flow)
     }
 
-    /// Takes in a flow of a client that has none there. `make` gets the number to remove
-    /// it by. Where there are too many, it returns the one that makes way.
+    /// Adds a flow of a client without one. `make` receives the number to remove it by. Returns the
+    /// evicted flow if the table was full.
     pub fn insert(&mut self, client: SocketAddr, make: impl FnOnce(u64) -> F) -> Option<F> {
         let out =
             if self.flows.len() < self.limit { None } else { self.longest_unused(client.ip()) };
@@ -51,15 +51,15 @@ impl<F> Flows<F> {
         out
     }
 
-    /// Forgets a client's flow, if it is still that of this number.
+    /// Removes a client's flow if it still has this number.
     pub fn remove(&mut self, client: SocketAddr, number: u64) {
         if self.flows.get(&client).is_some_and(|entry| entry.number == number) {
             self.take(client);
         }
     }
 
-    /// Of the sources with the most flows, the flow that was not used for longest; the
-    /// newcomer's own where it is one of them.
+    /// The least recently used flow of the sources with the most flows. If the newcomer is one of
+    /// these sources, a flow of that source.
     fn longest_unused(&self, newcomer: IpAddr) -> Option<SocketAddr> {
         let share = |client: &SocketAddr| self.shares.get(&client.ip()).copied();
         let order = |(client, entry): &(&SocketAddr, &Entry<F>)| {
@@ -103,7 +103,11 @@ mod tests {
         assert_eq!(insert(&mut flows, client(2, 1)), None);
         assert!(flows.find(client(1, 0)).is_some());
         assert_eq!(insert(&mut flows, client(3, 0)), Some(client(1, 1)));
-        assert_eq!(insert(&mut flows, client(1, 6)), Some(client(1, 2)), "the hog pays itself");
+        assert_eq!(
+            insert(&mut flows, client(1, 6)),
+            Some(client(1, 2)),
+            "the largest source evicts its own flow"
+        );
         assert_eq!(insert(&mut flows, client(2, 2)), Some(client(1, 3)));
         assert_eq!(insert(&mut flows, client(2, 3)), Some(client(1, 4)));
         assert!(flows.find(client(3, 0)).is_some());

@@ -1,6 +1,6 @@
-//! Datagrams of many clients at one socket, carried to one place: for each client
-//! there is a socket of its own on the other side, so that answers find back, and a task
-//! that opens it and brings them.
+//! Relays the datagrams of many clients of one socket. Each client has a separate socket on the other
+//! side, so that answers can be assigned to it, and a task that opens the socket and relays the
+//! answers.
 
 use std::{
     future::Future,
@@ -25,39 +25,39 @@ use super::{
     udp_flows::Flows,
 };
 
-/// Clients of one socket at a time at most, each with a file descriptor.
+/// The maximum number of clients of one socket. Each needs a file descriptor.
 const MAX_FLOWS: usize = 4096;
-/// Bytes of one client that wait while its way is opened. What is more is dropped, except for a
-/// single datagram of any length.
+/// The maximum number of bytes of one client that wait while its socket is opened. One datagram of
+/// any length may wait.
 const MAX_WAITING_BYTES: usize = 16 * 1024;
 /// Memory of a waiting datagram in addition to its bytes.
 const OVERHEAD: usize = 64;
 
-/// A client's way.
+/// The flow of one client.
 struct Flow<B> {
     state: Mutex<FlowState<B>>,
-    /// Whether it was used since somebody looked.
+    /// Whether it was used since the last check.
     is_used: AtomicBool,
 }
 
 enum FlowState<B> {
-    /// With the datagrams that wait for it.
+    /// The socket is being opened; these datagrams wait for it.
     Opening(Vec<Vec<u8>>),
     Open(Arc<Remote<B>>),
 }
 
-/// A socket on the other side, and its peer.
+/// A socket on the other side, and the address that it is connected to.
 struct Remote<B> {
     socket: B,
     to: SocketAddr,
 }
 
-/// A flow, and the task that ends with it.
+/// A flow, and its task.
 type FlowEntry<B> = (Arc<Flow<B>>, AbortHandle);
 type AllFlows<B> = Arc<Mutex<Flows<FlowEntry<B>>>>;
 
-/// Carries datagrams until the task is dropped. `open` makes a socket on the other
-/// side that speaks with one peer, and says with which. There are `limit` at a time.
+/// Relays datagrams until the task is dropped. `open` returns a socket on the other side that is
+/// connected to one address, and that address. `limit` is the maximum number of flows.
 pub(super) async fn relay_datagrams<A, B, F>(
     what: String,
     limit: usize,
@@ -74,7 +74,7 @@ pub(super) async fn relay_datagrams<A, B, F>(
     loop {
         let (len, client) = match near.recv_from(&mut buffer).await {
             Ok(received) => received,
-            // An answer to a client that has gone.
+            // A previous answer was sent to a client that has closed its socket.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => {
                 tracing::error!(%error, "{what}");
@@ -89,14 +89,13 @@ pub(super) async fn relay_datagrams<A, B, F>(
             start(what.clone(), &flows, flow_task, open(client));
             flow
         });
-        // Datagrams may be lost.
         if let Err(error) = flow.send(&buffer[..len]).await {
             tracing::debug!(%error, %client, "{what}: a datagram was dropped");
         }
     }
 }
 
-/// A flow whose way is to be opened, and where its answers go.
+/// Opens the socket of a flow and relays the answers to its client.
 struct FlowTask<A, B> {
     flow: Arc<Flow<B>>,
     near: Arc<A>,
@@ -126,9 +125,9 @@ fn start<A: Datagrams, B: Datagrams>(
 }
 
 impl<A: Datagrams, B: Datagrams> FlowTask<A, B> {
-    /// Opens the way and brings answers back, until nothing has gone either way for long
-    /// enough. Where nobody is there to answer, it ends with an error: the next datagram
-    /// begins anew, and a name is asked for again.
+    /// Opens the socket and relays answers, until no datagram has passed for [`UDP_IDLE`]. Ends with
+    /// an error if the port is closed: the next datagram starts another flow, which resolves the
+    /// name again.
     async fn serve(
         &self,
         opening: impl Future<Output = io::Result<(B, SocketAddr)>>,
@@ -163,7 +162,7 @@ impl<A: Datagrams, B: Datagrams> FlowTask<A, B> {
 }
 
 impl<B: Datagrams> Flow<B> {
-    /// Sends a datagram, or keeps it until the way is open.
+    /// Sends a datagram, or stores it until the socket is open.
     async fn send(&self, datagram: &[u8]) -> io::Result<()> {
         self.is_used.store(true, Ordering::Relaxed);
         let remote = match &mut *lock(&self.state) {
@@ -180,7 +179,7 @@ impl<B: Datagrams> Flow<B> {
         remote.socket.send_to(datagram, remote.to).await
     }
 
-    /// Opens the way when nothing waits for it any more; else what does.
+    /// Returns the datagrams that wait. If none does, marks the flow as open.
     fn open(&self, remote: &Arc<Remote<B>>) -> Option<Vec<Vec<u8>>> {
         let state = &mut *lock(&self.state);
         if let FlowState::Opening(waiting) = state
@@ -199,10 +198,10 @@ impl<B> Default for Flow<B> {
     }
 }
 
-/// Whether an error of a socket is of the path only, which may become better.
+/// Whether an error of a socket concerns only the path, which may recover.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable)
-        || // The path is narrower than it was.
+        || // The path MTU has become smaller.
         errno(error) == Some(Errno::EMSGSIZE)
 }
 

@@ -1,24 +1,23 @@
-//! Who may use the proxies.
+//! Users of the proxies and their passwords.
 
 use zeroize::Zeroizing;
 
-/// Names and passwords; where there are none, everybody may.
+/// Names and passwords. If empty, every client is admitted.
 #[derive(Default)]
 pub struct Users(Vec<(String, Zeroizing<String>)>);
 
 impl Users {
-    /// Admits one more.
     pub fn add(&mut self, name: String, password: Zeroizing<String>) {
         self.0.push((name, password));
     }
 
-    /// Whether clients have to authenticate.
+    /// Whether clients must authenticate.
     pub fn are_required(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Whether there is such a user. All are compared, whole, so that the time it takes
-    /// tells nothing but lengths.
+    /// Whether this user has this password. All users are compared in full, so that the duration
+    /// depends only on the lengths.
     pub fn admit(&self, name: &[u8], password: &[u8]) -> bool {
         self.0.iter().fold(false, |admitted, (known, secret)| {
             admitted | (is_same(known.as_bytes(), name) & is_same(secret.as_bytes(), password))

@@ -1,4 +1,4 @@
-//! The table of all connections, on a time that comes in.
+//! The table of all connections. The caller passes the time.
 
 use std::{
     cmp::Reverse,
@@ -15,13 +15,13 @@ use config::uapi::ProxyStats;
 
 use super::{Activity, Capacity, Group, Source};
 
-/// How long a connection has moved no byte that may have to make way for another.
+/// A connection can be evicted after it has moved no byte for this time.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long a client without a request has to be silent before it may have to make way. A program
-/// sends its request at once, even if two thousand of them start together.
+/// A client that has not sent a request can be evicted after it has been silent for this time. A
+/// program sends its request at once, even if two thousand of them start together.
 const SILENT_BEFORE_REQUEST: Duration = Duration::from_secs(2);
-/// Sources, and connections of each, that are looked at for one that makes way: a bound
-/// for what a newcomer costs.
+/// Sources, and connections of each, that are checked for one to evict. This limits the cost of a
+/// new connection.
 const MAX_SOURCES_CHECKED: usize = 8;
 const MAX_CONNECTIONS_CHECKED: usize = 256;
 
@@ -30,23 +30,23 @@ const MAX_CONNECTIONS_CHECKED: usize = 256;
 pub(crate) enum Refused {
     /// The limit of clients that have not sent their requests yet is reached.
     BeforeRequest,
-    /// Its source has as many as it may.
+    /// The limit of its source is reached.
     Source,
-    /// Its service has.
+    /// The limit of its service is reached.
     Service,
-    /// The proxies or the exposed services have, or all together.
+    /// The limit of the proxies, of the exposed services or of all connections is reached.
     All,
 }
 
-/// What was refused and what made way, in connections.
+/// The numbers of refused and evicted connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub source: u64,
     pub service: u64,
     pub all: u64,
-    /// Idle ones that made way.
+    /// Idle connections that were evicted.
     pub idle: u64,
-    /// Clients that made way as they did not say what they want.
+    /// Clients that were evicted before they had sent a request.
     pub before_request: u64,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Table {
     groups: HashMap<Group, usize>,
     pub all: usize,
     counters: Counters,
-    /// Numbers entries.
+    /// The number of the last entry.
     next: u64,
 }
 
@@ -67,7 +67,7 @@ pub(super) type Key = (Group, Source);
 #[derive(Debug, Default)]
 pub(super) struct Holder {
     descriptors: usize,
-    /// By the time of the last move, as far as is noted, and their number.
+    /// The key is the noted time of the last move, and the number of the entry.
     entries: BTreeMap<(Duration, u64), Arc<Entry>>,
 }
 
@@ -77,11 +77,11 @@ pub(super) struct Entry {
     pub activity: Arc<Activity>,
     descriptors: usize,
     number: u64,
-    /// The last move by which it stands in its holder, in nanoseconds.
+    /// The time of the last move that is part of its key, in nanoseconds.
     noted: AtomicU64,
 }
 
-/// What is full.
+/// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
     BeforeRequest,
@@ -117,7 +117,7 @@ impl Table {
         self.counters
     }
 
-    /// Takes in a connection, if need be in another's place.
+    /// Adds a connection. Evicts others if necessary.
     pub fn admit(
         &mut self,
         key: Key,
@@ -133,7 +133,7 @@ impl Table {
         Ok(entry)
     }
 
-    /// Makes room for this number of descriptors. Other connections make way if necessary.
+    /// Makes room for this number of descriptors. Evicts idle connections if necessary.
     ///
     /// # Errors
     /// The limit that is reached.
@@ -146,7 +146,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes in a connection for one that is there.
+    /// Moves a connection from one key to another.
     pub fn replace(
         &mut self,
         old: &Arc<Entry>,
@@ -164,7 +164,7 @@ impl Table {
         admitted
     }
 
-    /// Forgets a connection; whether it was there, and not evicted.
+    /// Removes a connection. Returns whether it was in the table, that is, not evicted.
     pub fn remove(&mut self, key: Key, entry: &Entry) -> bool {
         let Some(holder) = self.holders.get_mut(&key) else { return false };
         if holder.entries.remove(&entry.key()).is_none() {
@@ -190,7 +190,7 @@ impl Table {
         self.all += entry.descriptors;
     }
 
-    /// Which bound so many descriptors more would exceed.
+    /// The limit that this number of additional descriptors would exceed.
     pub fn full(&self, (group, source): Key, more: usize) -> Option<Full> {
         let capacity = &self.capacity;
         let held = |group| self.groups.get(&group).copied().unwrap_or(0);
@@ -215,7 +215,7 @@ impl Table {
         (self.all + more > capacity.all).then_some(Full::All)
     }
 
-    /// Has an idle connection make way; whether there is one.
+    /// Evicts an idle connection. Returns whether there was one.
     fn evict_idle(&mut self, full: Full, (group, source): Key, now: Duration) -> bool {
         let own = self.holders.get(&(group, source)).map_or(0, |holder| holder.descriptors);
         let is_in = |key: &Key| match full {
@@ -249,7 +249,7 @@ impl Table {
         false
     }
 
-    /// The connection of a holder that moved bytes longest ago, if it was so long.
+    /// The connection of a holder that moved bytes longest ago, if it has been idle for `at_least`.
     fn longest_idle(&mut self, key: Key, at_least: Duration, now: Duration) -> Option<Arc<Entry>> {
         let holder = self.holders.get_mut(&key)?;
         for _ in 0..MAX_CONNECTIONS_CHECKED {
@@ -259,7 +259,7 @@ impl Table {
             if moved <= noted {
                 return (now.saturating_sub(noted) >= at_least).then_some(entry);
             }
-            // Moves are noted here only, so that one costs no lock.
+            // Moves are noted only here, so that a move takes no lock.
             holder.entries.remove(&entry.key());
             entry.note(moved);
             holder.entries.insert(entry.key(), entry);
@@ -281,7 +281,7 @@ impl Table {
     }
 }
 
-/// Whether two groups are both of clients here, or both of the tunnel.
+/// Whether both groups are on this side, or both in the tunnel.
 fn same_side(a: Group, b: Group) -> bool {
     match a {
         Group::Exposed(_) => matches!(b, Group::Exposed(_)),
@@ -290,7 +290,7 @@ fn same_side(a: Group, b: Group) -> bool {
 }
 
 impl Counters {
-    /// As statistics have them.
+    /// The counters as part of the statistics.
     pub fn stats(&self) -> ProxyStats {
         ProxyStats {
             refused_source: self.source,
@@ -307,9 +307,9 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::BeforeRequest => "too many clients have not sent their requests yet",
-            Self::Source => "its source has as many connections as it may",
-            Self::Service => "the service has as many connections as it may",
-            Self::All => "there are as many connections as there may be",
+            Self::Source => "its source has reached its limit of connections",
+            Self::Service => "the service has reached its limit of connections",
+            Self::All => "the limit of all connections is reached",
         })
     }
 }

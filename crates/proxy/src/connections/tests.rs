@@ -1,11 +1,10 @@
-//! On virtual time: the runtime's clock stands still but for what is slept.
+//! On virtual time: the runtime's clock advances only by sleeps.
 
 use tokio::{runtime::Builder, task::yield_now, time::advance};
 
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// 1000 for all, 750 for a side, 500 for a service, 250 for a source, 20 of each asking.
 const CAPACITY: Capacity = Capacity {
     all: 1000,
     side: 750,
@@ -26,7 +25,7 @@ fn peer(number: u8) -> Source {
     Source::Peer(PublicKey::from([number; 32]))
 }
 
-/// So many connections, of one descriptor each.
+/// Admits `count` connections with one descriptor each.
 fn many(connections: &Connections, group: Group, source: Source, count: usize) -> Vec<Connection> {
     let admit = |_| connections.admit(group, source, 1).unwrap();
     (0..count).map(admit).collect()
@@ -53,7 +52,7 @@ fn source_at_its_limit_is_refused_while_its_connections_are_busy() {
             }
         }
         assert!(evicted(&hog).is_empty());
-        // Others are served, and proxies too.
+        // Other sources are served, and the proxies too.
         let _other = many(&connections, Group::Exposed(0), peer(2), 250);
         let _clients = many(&connections, Group::Clients, HERE, 400);
         let counters = connections.counters();
@@ -71,7 +70,7 @@ fn longest_idle_connection_of_a_full_source_is_evicted() {
         hog.iter().rev().skip(2).for_each(Connection::touch);
         advance(9 * SECOND).await;
         hog[249].touch();
-        // Ten seconds idle: 248 alone.
+        // Only 248 has been idle for ten seconds.
         for expected in [vec![248], vec![248, 0], vec![248, 0, 1]] {
             hog.push(connections.admit(Group::Exposed(0), peer(1), 1).unwrap());
             let mut all = evicted(&hog);
@@ -96,13 +95,13 @@ fn full_service_evicts_from_the_peer_with_the_most_connections() {
         advance(20 * SECOND).await;
         let _new = many(&connections, Group::Exposed(0), peer(3), 50);
         assert_eq!((evicted(&most).len(), evicted(&fewer).len()), (50, 0));
-        // The first pays itself: it still has the most.
+        // The first peer still has the most connections: its own are evicted.
         let _more = many(&connections, Group::Exposed(0), peer(1), 10);
         assert_eq!((evicted(&most).len(), evicted(&fewer).len()), (60, 0));
         most.iter().for_each(Connection::touch);
         let refused = connections.admit(Group::Exposed(0), peer(1), 1).unwrap_err();
-        assert_eq!(refused, Refused::Service, "what is idle is of peers with fewer");
-        // For one with fewer still, another idle one of those that have more.
+        assert_eq!(refused, Refused::Service, "only peers with fewer connections have idle ones");
+        // A newcomer with fewer connections evicts an idle one of a peer with more.
         connections.admit(Group::Exposed(0), peer(3), 1).unwrap();
         assert_eq!(evicted(&fewer).len(), 1);
     });
@@ -142,7 +141,7 @@ fn longest_silent_client_before_a_request_is_evicted_after_two_seconds() {
         assert_eq!(connections.counters().before_request, 10);
         assert_eq!(silent[1].change_group(Group::Clients, 4).unwrap_err(), Refused::All);
         drop(silent);
-        // A host that asks without end pays itself.
+        // A host that connects endlessly evicts its own connections.
         let far = |last| Source::Client(Client::Ip([192, 0, 2, last].into()));
         let modest = connections.admit(Group::BeforeRequest, far(1), 1).unwrap();
         advance(3 * SECOND).await;
@@ -181,7 +180,7 @@ fn client_waits_until_another_has_sent_its_request_or_is_silent() {
         };
         let ((_third, waited), ()) = tokio::join!(waits, left);
         assert_eq!((waited, evicted(&first).len()), (SECOND, 0));
-        // All stay silent: the first makes way once it has been silent for long enough.
+        // All stay silent: the first is evicted once it has been silent for two seconds.
         let _fourth = connections.admit_before_request(HERE, Duration::ZERO).await.unwrap();
         assert!(began.elapsed() >= 2 * SECOND && began.elapsed() < 3 * SECOND);
         assert_eq!(evicted(&first), [0]);
@@ -262,7 +261,7 @@ fn time_in_the_listener_queue_counts_as_silence() {
 }
 
 #[test]
-fn ipv6_hosts_of_a_64_share_a_limit_and_local_clients_have_none() {
+fn ipv6_hosts_of_a_64_share_a_limit_and_local_clients_are_unlimited() {
     run(async {
         let connections = Connections::new(CAPACITY);
         let host = |text: &str| Source::Client(Client::Ip(text.parse().unwrap()));

@@ -82,7 +82,7 @@ pub(super) fn content_length(fields: Fields<'_>) -> Result<Option<u64>, Conflict
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Chunks {
     state: ChunkState,
-    /// Bytes of the extensions of this chunk that were read, or of the trailer.
+    /// Bytes of the extensions of this chunk, or of the trailer, that were read.
     overhead: usize,
 }
 

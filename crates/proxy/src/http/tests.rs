@@ -195,14 +195,14 @@ fn conflicting_body_lengths_are_refused() {
         "POST http://a/ HTTP/1.1\r\nContent-Length: 5\r\nConnection: content-length\r\n\r\n",
     );
     assert!(head.contains("Content-Length: 5"), "{head}");
-    // Equal ones become one.
+    // Equal lengths become one.
     let (_, head, _) =
         forwarded("POST http://a/ HTTP/1.1\r\nContent-Length: 5, 5\r\nContent-Length: 5\r\n\r\n");
     assert!(head.contains("\r\nContent-Length: 5\r\n"), "{head}");
     assert_eq!(head.matches("Content-Length").count(), 1, "{head}");
 }
 
-/// The origin is sent the field, and may make a length of it.
+/// The field would be forwarded, and the origin might read a length from it.
 #[test]
 fn non_utf8_length_or_coding_is_refused() {
     for (fields, refusal) in [
@@ -244,8 +244,8 @@ fn body_ends_at_its_length_before_the_next_request() {
     }
 }
 
-/// Other parsers may take a bare line feed or carriage return for the end of a line, or for a part
-/// of it.
+/// Other parsers may accept a bare line feed or carriage return as the end of a line, or as a part of
+/// the line.
 #[test]
 fn chunk_lines_without_crlf_are_refused() {
     for text in [

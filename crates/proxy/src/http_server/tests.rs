@@ -27,7 +27,7 @@ const B: &str = "10.0.0.2";
 const CLIENT: Client = Client::User(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A client of a proxy, and all origins.
+/// A proxy with one client and all origins.
 struct Rig {
     client: Stream,
     context: Arc<ProxyContext<MemoryStack>>,
@@ -68,12 +68,12 @@ impl Rig {
         expect(&mut self.client, text).await;
     }
 
-    /// Connections that were made.
+    /// The number of connections to origins that no test has taken yet.
     fn dialed(&self) -> usize {
         self.context.dialer.stack.ends.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The end of the connection that is made next.
+    /// Waits for the next connection to an origin and takes its end.
     async fn origin(&self) -> DuplexStream {
         while self.dialed() == 0 {
             sleep(Duration::from_millis(1)).await;
@@ -93,7 +93,7 @@ async fn expect(stream: &mut (impl AsyncRead + Unpin), text: &str) {
     assert!(matches!(read, Ok(Ok(_))) && got == text, "{got:?}, not {text:?}: {read:?}");
 }
 
-/// What a request is once it has passed.
+/// A request as the proxy forwards it.
 fn forwarded(method: &str, path: &str, host: &str, fields: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{fields}Via: 1.1 linerate\r\n\r\n")
 }
@@ -111,7 +111,7 @@ fn one_client_connection_carries_requests_to_several_origins() {
         expect(&mut a, &forwarded("GET", "/1", A, "")).await;
         a.write_all(b"HTTP/1.1 200 x\r\nContent-Length: 3\r\n\r\none").await.unwrap();
         rig.expect("HTTP/1.1 200 x\r\nContent-Length: 3\r\nVia: 1.1 linerate\r\n\r\none").await;
-        // The origin's connection is kept as well.
+        // The connection to the origin is reused.
         rig.send(&format!("HEAD http://{A}/2 HTTP/1.1\r\n\r\n")).await;
         expect(&mut a, &forwarded("HEAD", "/2", A, "")).await;
         a.write_all(b"HTTP/1.1 204 x\r\n\r\n").await.unwrap();
@@ -120,17 +120,17 @@ fn one_client_connection_carries_requests_to_several_origins() {
         // A request that must not be sent twice gets a new one.
         let post = format!("POST http://{A}/2 HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody");
         rig.send(&post).await;
-        assert_eq!(a.read(&mut [0]).await.unwrap(), 0, "the first is let go");
+        assert_eq!(a.read(&mut [0]).await.unwrap(), 0, "the first is closed");
         let mut a = rig.origin().await;
         expect(&mut a, &(forwarded("POST", "/2", A, "Content-Length: 4\r\n") + "body")).await;
         a.write_all(b"HTTP/1.1 204 x\r\n\r\n").await.unwrap();
         rig.expect("HTTP/1.1 204 x\r\nVia: 1.1 linerate\r\n\r\n").await;
-        // Two at once, to another.
+        // Two pipelined requests to another origin.
         let get = |path: &str| format!("GET http://{B}/{path} HTTP/1.1\r\n\r\n");
         rig.send(&(get("3") + &get("4"))).await;
         let mut b = rig.origin().await;
         expect(&mut b, &forwarded("GET", "/3", B, "")).await;
-        assert_eq!(a.read(&mut [0]).await.unwrap(), 0, "the first is let go");
+        assert_eq!(a.read(&mut [0]).await.unwrap(), 0, "the first is closed");
         let chunks = "Transfer-Encoding: chunked\r\n";
         let body = "5;x\r\nhello\r\n0\r\nTrailer: 1\r\n\r\n";
         b.write_all(format!("HTTP/1.1 200 x\r\n{chunks}\r\n{body}").as_bytes()).await.unwrap();
@@ -234,7 +234,7 @@ fn idle_origin_connection_is_only_reused_for_repeatable_requests() {
             rig.expect(seen).await;
             first = Some(a);
         }
-        // It ends as the request comes.
+        // It closes when the request arrives.
         let mut a = first.unwrap();
         rig.send(&get).await;
         expect(&mut a, &forwarded("GET", "/", A, "")).await;
@@ -243,7 +243,7 @@ fn idle_origin_connection_is_only_reused_for_repeatable_requests() {
         expect(&mut a, &forwarded("GET", "/", A, "")).await;
         a.write_all(answer).await.unwrap();
         rig.expect(seen).await;
-        // It has ended before: any request goes elsewhere.
+        // It has closed before: any request uses another connection.
         drop(a);
         let mut last = None;
         for (method, fields) in
@@ -260,11 +260,11 @@ fn idle_origin_connection_is_only_reused_for_repeatable_requests() {
             rig.expect(seen).await;
             last = Some(a);
         }
-        // Nor is it kept for long.
+        // An idle connection is closed after `ORIGIN_IDLE`.
         let mut a = last.unwrap();
         sleep(ORIGIN_IDLE + SECOND).await;
         assert_eq!(a.read(&mut [0]).await.unwrap(), 0, "it is closed");
-        // Not even for a request that begins before that time and ends after it.
+        // Also if the next request begins before that time and ends after it.
         rig.send(&get).await;
         let mut a = rig.origin().await;
         a.write_all(answer).await.unwrap();
@@ -390,7 +390,7 @@ fn incomplete_heads_of_client_and_origin_time_out() {
         let mut rig = Rig::new().await;
         rig.send(&format!("GET http://{A}/ HTTP/1.1\r\n\r\n")).await;
         let mut a = rig.origin().await;
-        // What takes its time before the head may do so.
+        // The time before the head is unlimited.
         sleep(10 * REQUEST_TIMEOUT).await;
         a.write_all(b"HTTP/1.1 200 x").await.unwrap();
         let began = Instant::now();

@@ -1,10 +1,10 @@
-//! Two directions until both are over, and what becomes of one when the other breaks.
+//! Runs two directions until both have ended, and handles the failure of one.
 //!
 //! ```text
-//!   the reader ended                 the writer is told, the other direction goes on
-//!   the writer takes no more (FIN)   the other direction goes on: an answer may come yet
-//!   the writer was reset             what it had said before is still brought, then a reset
-//!   the reader was reset             what was written has a moment to arrive, then a reset
+//!   the reader ended                 the writer is shut down; the other direction continues
+//!   the writer accepts nothing (FIN) the other direction continues: an answer may follow
+//!   the writer was reset             bytes that it sent before are still relayed, then a reset
+//!   the reader was reset             the last bytes have a second to arrive, then a reset
 //! ```
 
 use std::{
@@ -19,30 +19,30 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::OnMove;
 
-/// How long what was written last has to arrive, before a reset takes it back.
+/// The time for the last bytes to arrive before a reset, which would discard them.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// Which side broke a direction.
+/// The side that failed in a direction.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The one that is read.
+    /// The reader.
     Reader(io::Error),
-    /// The one that is written to.
+    /// The writer.
     Writer(io::Error),
 }
 
-/// What a direction tells when it is polled, and is told.
+/// The progress of a direction during one poll.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Whether bytes moved.
+    /// Output: whether bytes moved.
     pub has_moved: bool,
-    /// Whether its reader was reset: the kernel reports that to the writer alone, and the reader
-    /// would take it for the end of the stream.
+    /// Input: whether its reader was reset. The kernel reports a reset once, here to the writes of the
+    /// other direction, and reads then see the end of the stream.
     pub was_reset: bool,
 }
 
 impl Progress {
-    /// What to make of a reader's end.
+    /// The meaning of the end of the reader: an error if it was reset.
     pub fn reader_end(&self) -> Result<(), Broken> {
         let reset = || Broken::Reader(io::ErrorKind::ConnectionReset.into());
         if self.was_reset { Err(reset()) } else { Ok(()) }
@@ -53,18 +53,17 @@ impl Progress {
 enum DirectionState {
     Open,
     Ended,
-    /// The writer takes no more.
+    /// The writer accepts nothing more.
     Cut,
-    /// The same, as it was reset.
+    /// The writer was reset.
     Reset,
 }
 
-/// Does steps of a direction and the other until it is over or nothing has moved for too
-/// long: the second of `idle` counts where one of both has ended. `moved` is called when
-/// bytes moved.
+/// Runs `step` for both directions until `is_over`, or until nothing has moved for `idle[0]`, or for
+/// `idle[1]` once one direction has ended. Calls `moved` when bytes moved.
 ///
 /// # Errors
-/// A side was reset, or both were silent for too long. Both are to be reset then.
+/// A side was reset, or both were idle for too long. The caller must reset both then.
 pub(super) async fn drive(
     mut step: impl FnMut(usize, &mut Context<'_>, &mut Progress) -> Poll<Result<(), Broken>>,
     (moved, idle): (OnMove<'_>, [Duration; 2]),
@@ -99,7 +98,7 @@ pub(super) async fn drive(
             let error = || io::ErrorKind::ConnectionReset.into();
             return Poll::Ready(if reset { Err(error()) } else { Ok(()) });
         }
-        // It is looked at once in a period only, not set anew with every byte.
+        // The timer is checked once in a period instead of being reset with every byte.
         while timer.as_mut().poll(cx).is_ready() {
             if !std::mem::take(&mut has_moved) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
@@ -117,8 +116,8 @@ pub(super) async fn drive(
     carried
 }
 
-/// Where the writer had ended its half, a reset says no more than that it is gone: the
-/// kernel has `BrokenPipe` for that.
+/// If the writer had already sent FIN, a reset only means that it is closed. The kernel reports
+/// `BrokenPipe` in this case.
 fn state_after(error: &io::Error) -> DirectionState {
     if error.kind() == io::ErrorKind::BrokenPipe {
         DirectionState::Cut

@@ -1,4 +1,4 @@
-//! Questions to a name server, and its answers (RFC 1035, RFC 3596).
+//! DNS queries and answers (RFC 1035, RFC 3596).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,8 +9,8 @@ const RD: u16 = 0x0100;
 const QR: u16 = 0x8000;
 /// Truncated.
 const TC: u16 = 0x0200;
-/// Addresses that are kept of an answer: as many as somebody may be patient to try.
-const MOST_ADDRESSES: usize = 16;
+/// The maximum number of addresses that are read from an answer. A client hardly tries more.
+const MAX_ADDRESSES: usize = 16;
 const CLASS_IN: u16 = 1;
 const OPCODE: u16 = 0x7800;
 const LABEL_MAX: usize = 63;
@@ -18,7 +18,7 @@ const WIRE_NAME_MAX: usize = 255;
 /// A length with these bits is a pointer (section 4.1.4).
 const POINTER: u8 = 0xc0;
 
-/// What is asked for.
+/// The record type of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Record {
@@ -28,20 +28,20 @@ pub enum Record {
     Aaaa = 28,
 }
 
-/// What a server says.
+/// The answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// These addresses, maybe none, for so many seconds.
+    /// Addresses, possibly none, and their time to live in seconds.
     Addresses(Vec<IpAddr>, u32),
-    /// There is no such name.
+    /// The name does not exist (NXDOMAIN).
     NoSuchName,
-    /// The server cannot say; another might.
+    /// The server failed or refused. Another one might answer.
     Failed,
-    /// It does not fit a datagram.
+    /// The answer does not fit a datagram.
     Truncated,
 }
 
-/// A question.
+/// A query for the addresses of a name.
 #[derive(Clone, Debug)]
 pub struct Query {
     text: Vec<u8>,
@@ -49,7 +49,7 @@ pub struct Query {
 }
 
 impl Query {
-    /// A question about `name`, or `None` where that is no name.
+    /// A query for `name`, or `None` if that is not a valid name.
     pub fn new(id: u16, name: &str, record: Record) -> Option<Self> {
         let mut text = Vec::with_capacity(HEADER_LEN + name.len() + 6);
         for word in [id, RD, 1, 0, 0, 0] {
@@ -77,7 +77,7 @@ impl Query {
         &self.text
     }
 
-    /// Reads the answer; `None` where the message is no answer to this question.
+    /// Reads the answer. `None` if the message does not answer this query.
     pub fn answer(&self, message: &[u8]) -> Option<Answer> {
         let mut reader = Reader { message, at: 0 };
         let id = reader.word()?;
@@ -104,8 +104,8 @@ impl Query {
         })
     }
 
-    /// All addresses of the section: a server that recurses gives those at the end of a
-    /// chain of aliases too, and nothing else of this kind.
+    /// Reads all addresses of the answer section. A recursive server includes those at the end of a
+    /// chain of aliases, and no other records of this type.
     fn records(&self, mut reader: Reader<'_>, count: u16) -> Option<Answer> {
         let mut addresses = Vec::new();
         let mut least = u32::MAX;
@@ -116,7 +116,7 @@ impl Query {
             let len = reader.word()?;
             let data = reader.take(len.into())?;
             least = least.min(seconds);
-            if class == CLASS_IN && kind == self.record as u16 && addresses.len() < MOST_ADDRESSES {
+            if class == CLASS_IN && kind == self.record as u16 && addresses.len() < MAX_ADDRESSES {
                 addresses.push(self.address(data)?);
             }
         }
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
         self.take(2)?.first_chunk().copied().map(u16::from_be_bytes)
     }
 
-    /// Names of answers are not compared, so that no pointer is followed.
+    /// Skips a name. Names in answers are not compared, so pointers are not followed.
     fn skip_name(&mut self) -> Option<()> {
         loop {
             match *self.take(1)?.first()? {
@@ -173,7 +173,7 @@ mod tests {
         Query::new(0x1234, "www.Example.", record).unwrap()
     }
 
-    /// An answer by an alias: a CNAME, then the address.
+    /// An answer with an alias: a CNAME, then the address.
     fn response(flags: u16, record: Record, data: &[u8]) -> Vec<u8> {
         let mut text = query(record).text;
         text[2..4].copy_from_slice(&(QR | RD | flags).to_be_bytes());

@@ -1,5 +1,5 @@
-//! Real connections of the loopback, whose client has little room for what it reads:
-//! the tail of an answer is still with us when the service goes.
+//! Uses real connections over loopback. The client has a small receive buffer, so that the proxy still
+//! holds the end of an answer when the service closes.
 
 use sys::process::OpenFiles;
 use tokio::{net::TcpStream, runtime::Builder, task::JoinHandle};
@@ -9,16 +9,16 @@ use crate::{
     capacity::Capacity, connections::Connections, namespace::KernelStack, test_stack::connected,
 };
 
-/// An answer that has to wait for its reader.
+/// Bytes of an answer that does not fit the client's receive buffer.
 const ANSWER: usize = 1 << 20;
-/// Room of the client for what it did not read yet.
+/// The client's receive buffer, in bytes.
 const ROOM: u32 = 4096;
 
 fn run<T>(work: impl Future<Output = T>) -> T {
     Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
-/// A client and a service, and what carries between them.
+/// A client, a service, and the task that relays between them.
 async fn world() -> (TcpStream, TcpStream, JoinHandle<io::Result<()>>) {
     let (client, here) = connected(ROOM).await;
     let (there, service) = connected(1 << 20).await;
@@ -35,15 +35,15 @@ fn admitted(connections: &Connections) -> Connection {
     connections.admit(Group::Exposed(0), Source::Client(Client::User(1)), 4).unwrap()
 }
 
-/// Has a client say more, word by word, as nobody is there any more.
-async fn keep_sending(client: &mut TcpStream) {
+/// Sends small pieces from the client after the service has closed.
+async fn send_repeatedly(client: &mut TcpStream) {
     for _ in 0..10 {
         client.write_all(b"more").await.unwrap();
         sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Waits until the other end's kernel has all that was written: a reset throws away what it has not.
+/// Waits until the other end has acknowledged all bytes: a reset discards the others.
 async fn acknowledged(stream: &TcpStream) {
     let [here, there] = [stream.local_addr(), stream.peer_addr()].map(|at| at.unwrap().port());
     let ports = [format!(":{here:04X}"), format!(":{there:04X}")];
@@ -62,7 +62,7 @@ async fn acknowledged(stream: &TcpStream) {
     .expect("it is not acknowledged");
 }
 
-/// What a client reads, and how it ended.
+/// Reads until the end. Returns the number of bytes, and how the stream ended.
 async fn read_to_end(client: &mut TcpStream) -> (usize, io::Result<usize>) {
     let (mut len, mut room) = (0, vec![0; 65_536]);
     loop {
@@ -82,7 +82,7 @@ fn answer_arrives_whole_if_the_client_sends_after_the_service_closed() {
         service.read_exact(&mut [0]).await.unwrap();
         service.write_all(&vec![7; ANSWER]).await.unwrap();
         drop(service);
-        keep_sending(&mut client).await;
+        send_repeatedly(&mut client).await;
         let (len, ended) = read_to_end(&mut client).await;
         assert_eq!((len, ended.unwrap()), (ANSWER, 0));
         drop(client);
@@ -132,14 +132,14 @@ fn client_that_sends_forever_is_closed_after_a_limit() {
         let sending =
             tokio::spawn(async move { while client.write_all(&[7; 65_536]).await.is_ok() {} });
         timeout(Duration::from_secs(10), carried).await.expect("it ends").unwrap().unwrap();
-        timeout(Duration::from_secs(10), sending).await.expect("it is told").unwrap();
+        timeout(Duration::from_secs(10), sending).await.expect("its connection ends").unwrap();
     });
 }
 
 #[test]
 fn client_in_lingering_close_is_evicted_at_once() {
     run(async {
-        // One that is asking makes way after two seconds.
+        // A client before its request can be evicted after two seconds.
         let connections = Connections::new(Capacity {
             before_request: 4,
             ..Capacity::new(OpenFiles { limit: 1000, open: 0 }, 0)
@@ -153,11 +153,11 @@ fn client_in_lingering_close_is_evicted_at_once() {
                 async move { carry::<KernelStack>(Stream::Tcp(here), there, &first).await },
             );
         drop(service);
-        keep_sending(&mut client).await;
+        send_repeatedly(&mut client).await;
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
-        assert!(!carried.is_finished(), "it hears the client out");
+        assert!(!carried.is_finished(), "it still drains the client's input");
         let _second = connections.admit_before_request(source, Duration::ZERO).await.unwrap();
-        let carried = timeout(LINGER_SILENT / 2, carried).await.expect("it makes way").unwrap();
+        let carried = timeout(LINGER_SILENT / 2, carried).await.expect("it is evicted").unwrap();
         assert_eq!(carried.unwrap_err().to_string(), evicted_error().to_string());
         assert!(client.write_all(b"more").await.is_err(), "it was reset");
     });
@@ -184,7 +184,7 @@ fn refusal_ends_the_output_while_input_is_still_drained() {
         let refusing = tokio::spawn(refuse(Stream::Tcp(here), b"no"));
         let (len, ended) = read_to_end(&mut client).await;
         assert_eq!((len, ended.unwrap()), (2, 0));
-        assert!(!refusing.is_finished(), "it hears the client out");
+        assert!(!refusing.is_finished(), "it still drains the client's input");
         drop(client);
         refusing.await.unwrap().unwrap();
     });

@@ -1,12 +1,12 @@
-//! The header before each datagram of an association (RFC 1928, section 7).
+//! The header of each datagram of an association (RFC 1928, section 7).
 
 use std::net::SocketAddr;
 
 use super::{Address, address, put_address};
 use config::target::Target;
 
-/// Splits a datagram of the client into where it is to go and what is to go there.
-/// `None` for a fragment, which may be dropped, and for what is no such datagram.
+/// Splits a datagram of the client into target and payload. Returns `None` for an invalid datagram, and
+/// for a fragment, which may be dropped.
 pub fn parse(datagram: &[u8]) -> Option<(Target, &[u8])> {
     let [_, _, 0, rest @ ..] = datagram else { return None };
     match address(rest) {
@@ -15,7 +15,7 @@ pub fn parse(datagram: &[u8]) -> Option<(Target, &[u8])> {
     }
 }
 
-/// Makes the datagram for the client of one that came from `from`.
+/// Encodes a datagram for the client, with the sender `from` in its header.
 pub fn encode(from: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut datagram = Vec::with_capacity(22 + payload.len());
     datagram.extend_from_slice(&[0; 3]);

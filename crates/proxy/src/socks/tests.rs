@@ -4,7 +4,7 @@ use zeroize::Zeroizing;
 use super::*;
 
 fn negotiate(users: &Users, inputs: &[&[u8]]) -> (Vec<u8>, State, Vec<u8>) {
-    // Whole, and byte by byte: it has to be the same.
+    // The result must be the same for whole messages and single bytes.
     let run = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let mut negotiation = Negotiation::new(users);
         let mut replies = Vec::new();
@@ -74,7 +74,7 @@ fn only_the_right_password_is_accepted() {
     assert!(matches!(state, State::Requested(_)));
     let (replies, state, _) = negotiate(&users, &[&[5, 2, 0, 2], &wrong, connect]);
     assert_eq!((&replies[..], state), (&[5, 2, 1, 1][..], State::Refused));
-    // A client that only comes without a name, and one that skips the password.
+    // A client that offers no password, and one that skips it.
     let (replies, state, _) = negotiate(&users, &[HELLO, connect]);
     assert_eq!((&replies[..], state), (&[5, 0xff][..], State::Refused));
     let (replies, state, _) = negotiate(&users, &[&[5, 1, 2], connect]);
@@ -117,7 +117,7 @@ fn dial_errors_map_to_reply_codes() {
 }
 
 #[test]
-fn other_protocol_gets_no_reply() {
+fn other_protocol_is_refused_without_a_reply() {
     for input in [&b"GET / HTTP/1.1\r\n"[..], &[4, 1, 0, 80]] {
         let (replies, state, _) = negotiate(&Users::default(), &[input]);
         assert_eq!((&replies[..], state), (&b""[..], State::Refused));

@@ -1,4 +1,4 @@
-//! Sockets of the loopback, and ways that open when a test wants it.
+//! Uses sockets on loopback. Each test decides when the socket of a flow opens.
 
 use std::{collections::HashMap, net::Ipv4Addr, time::Duration};
 
@@ -16,8 +16,8 @@ async fn socket() -> UdpSocket {
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap()
 }
 
-/// Carries what comes to the socket whose address is returned to one at `to`, once
-/// `is_open` says so for the client.
+/// Starts a relay to `to` and returns its address. The socket of a client opens once `is_open` is true
+/// for the client.
 async fn start_relay(
     to: SocketAddr,
     is_open: watch::Receiver<HashMap<SocketAddr, bool>>,
@@ -126,7 +126,7 @@ fn refused_flow_ends_and_the_next_datagram_starts_another() {
         let (_, first) = received(&service).await;
         drop(service);
         client.send_to(b"two", at).await.unwrap();
-        // The kernel answers at once that nobody is there, and the flow's socket goes.
+        // The kernel reports the closed port at once, and the flow closes its socket.
         let is_gone = async {
             while std::net::UdpSocket::bind(first).is_err() {
                 sleep(Duration::from_millis(1)).await;
