@@ -1,6 +1,5 @@
-//! `linerate bench`: measures a tunnel on this machine, for users who have only the binary. The
-//! crate `bench` compares with other implementations, and takes the sources, their build and the
-//! test harness.
+//! `linerate bench`: measures a tunnel on this machine. It needs only the binary. The crate `bench`
+//! compares with other implementations; it needs the sources and the test harness.
 //!
 //! ```text
 //!   left                                               right
@@ -8,8 +7,8 @@
 //!   eth0 10.1.0.1  ------------ cable --------------   eth0 10.1.0.2
 //! ```
 //!
-//! Both hosts are namespaces that end with this process, however it ends, with everything in them.
-//! The traffic is that of this process's own sockets in them.
+//! Both hosts are namespaces. They end with this process, however it ends, with all processes in them.
+//! The traffic uses sockets of this process in these namespaces.
 
 mod host;
 mod traffic;
@@ -28,7 +27,7 @@ use traffic::{Flood, Load, echoes, percentile};
 /// The daemons' UDP port.
 const PORT: u16 = 51820;
 
-/// Payload bytes of a datagram of the flood: with headers they fit the tunnel's MTU.
+/// Payload bytes of a datagram of the flood. With headers it fits the tunnel's MTU.
 const PAYLOAD: usize = 1380;
 
 /// Arguments of `linerate bench`.
@@ -126,7 +125,7 @@ impl Tunnel {
         Ok(Tunnel { left, right, daemons })
     }
 
-    /// The processor time of both daemons so far, in seconds.
+    /// The processor time of both daemons since their start, in seconds.
     fn cpu(&self) -> f64 {
         self.daemons.iter().map(Daemon::cpu).sum()
     }

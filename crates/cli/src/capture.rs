@@ -35,7 +35,7 @@ pub(crate) struct Capture {
     /// `linerate capture wg0 -w - | wireshark -k -i -`.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     write: PathBuf,
-    /// How many bytes of each packet to keep; 0 keeps all.
+    /// How many bytes of each packet to capture; 0 captures all.
     #[arg(short, long, value_name = "BYTES", default_value_t = 0,
           value_parser = value_parser!(u32).range(..=i64::from(SNAPLEN)))]
     snaplen: u32,
@@ -67,7 +67,7 @@ impl Capture {
             options.write(true).create(true).truncate(true).mode(0o600);
             Box::new(options.open(&self.write).with_context(|| self.write.display().to_string())?)
         };
-        // Only now, as opening a FIFO may block.
+        // Signals are blocked only here, because opening a FIFO may block.
         let signals = Signals::block()?;
         let halt = stream.get_ref().try_clone()?;
         let end = halt.try_clone()?;
@@ -81,7 +81,10 @@ impl Capture {
         let packets = copy.packets;
         copied.with_context(|| format!("after {packets} packets"))?;
         let Some(Statistics { dropped, .. }) = copy.statistics else {
-            bail!("{}: it has exited; {packets} packets were captured before", self.interface);
+            bail!(
+                "{}: the daemon has exited; {packets} packets were captured before",
+                self.interface
+            );
         };
         eprintln!(
             "linerate: {packets} packets captured, {dropped} dropped because they were not read in time"
@@ -98,9 +101,11 @@ impl Capture {
         let mut client = Client::connect(&self.interface)?;
         client.send("linerate-capture", &lines).map_err(|error| {
             match error.downcast_ref().map(|Refused(errno)| Errno::from_raw(errno.abs())) {
-                Some(Errno::ENOENT) => error.context("it has no such peer"),
+                Some(Errno::ENOENT) => error.context("the interface does not have this peer"),
                 Some(Errno::EBUSY) => error.context("too many captures are running"),
-                Some(_) => error.context("is it an interface of linerate, of this version?"),
+                Some(_) => error.context(
+                    "the interface may not belong to linerate, or to another version of it",
+                ),
                 None => error,
             }
         })?;
@@ -112,8 +117,8 @@ fn key(text: &str) -> Result<PublicKey, String> {
     PublicKey::from_base64(text).map_err(|error| error.to_string())
 }
 
-/// Asks the daemon to end the capture at the first signal, and exits at the second, as the reader
-/// of our output may be stuck.
+/// Requests the end of the capture at the first signal. Exits at the second, because the reader of our
+/// output may be stuck.
 fn end_by(signals: &Signals, stream: &UnixStream) {
     let _ = signals.wait();
     let _ = stream.shutdown(Shutdown::Write);
@@ -124,7 +129,7 @@ fn end_by(signals: &Signals, stream: &UnixStream) {
 /// Copies a stream of blocks.
 #[derive(Default)]
 struct Copy {
-    /// Packets still to be written; `None` for any number.
+    /// The number of packets still to write; `None` for any number.
     left: Option<u64>,
     /// Packets written.
     packets: u64,
@@ -135,8 +140,8 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies whole blocks until the stream ends. Calls `halt` when no more packets are wanted, and
-    /// skips those that follow.
+    /// Copies whole blocks until the stream ends. Calls `halt` after the last wanted packet, and skips
+    /// those that follow.
     fn run(
         &mut self,
         stream: &mut BufReader<impl Read>,
@@ -187,19 +192,20 @@ fn is_read(written: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Reads the next block; `None` at the end of the stream, even within a block: the daemon is gone.
+/// Reads the next block. Returns `None` at the end of the stream, even within a block: the daemon has
+/// exited.
 fn next(stream: &mut impl Read, block: &mut Vec<u8>) -> anyhow::Result<Option<Block>> {
     block.resize(BLOCK_HEADER_LEN, 0);
     if !fill(stream, block)? {
         return Ok(None);
     }
-    let kind = pcapng::parse_block_header(block).context("the daemon does not speak pcapng")?;
+    let kind = pcapng::parse_block_header(block).context("the daemon did not send pcapng")?;
     let (Block::Packet(len) | Block::Statistics(len) | Block::Other(len)) = kind;
     block.resize(len, 0);
     Ok(fill(stream, &mut block[BLOCK_HEADER_LEN..])?.then_some(kind))
 }
 
-/// Fills the buffer; whether there was enough.
+/// Fills the buffer. Returns whether the stream had enough bytes.
 fn fill(stream: &mut impl Read, room: &mut [u8]) -> io::Result<bool> {
     match stream.read_exact(room) {
         Ok(()) => Ok(true),
@@ -218,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// A stream as a daemon sends it: packets of these lengths, and its statistics or not.
+    /// A stream as a daemon sends it: packets of these lengths, and optionally its statistics.
     fn stream(lens: &[usize], dropped: Option<u64>) -> Vec<u8> {
         let mut bytes = Vec::new();
         pcapng::section(&mut bytes, "a daemon");
@@ -236,11 +242,11 @@ mod tests {
         bytes
     }
 
-    /// The copy, what it wrote, and how often it said that it wants no more.
+    /// Copies a stream. Returns the copy, its output, and how often it called `halt`.
     fn copied(bytes: &[u8], left: Option<u64>) -> (Copy, Vec<u8>, u32) {
         let (mut copy, mut out) = (Copy { left, ..Copy::default() }, Vec::new());
         let halted = Cell::new(0);
-        // Less than a block's head at a time.
+        // The reader's buffer is smaller than the header of a block.
         let mut stream = BufReader::with_capacity(7, bytes);
         copy.run(&mut stream, &mut out, || halted.set(halted.get() + 1)).unwrap();
         (copy, out, halted.get())

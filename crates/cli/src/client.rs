@@ -16,23 +16,23 @@ use zeroize::Zeroizing;
 
 use crate::print;
 
-/// How long to wait for a reply. That to a ping takes longest.
+/// The time limit for a reply. The reply to a ping takes longest.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often to check whether a peer is exiting.
+/// The number of checks whether a peer is exiting.
 const EXIT_CHECKS: u32 = 8;
-/// The first pause between checks. Each is longer by as much: a second and a half in total.
+/// The first pause between checks. Each pause is longer than the last one by this time: 1.4 s in total.
 const EXIT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often to check whether a guardian has closed its connection, after its peer has.
+/// The number of checks whether a guardian has closed its connection after its peer has.
 const GUARDIAN_CHECKS: u32 = 500;
-/// The pause between these checks: five seconds in total.
+/// The pause between these checks: 5 s in total.
 const GUARDIAN_PAUSE: Duration = Duration::from_millis(10);
 
-/// Bytes of one read, which matter for a capture.
+/// Bytes of one read. A capture needs a large buffer.
 const BUFFER: usize = 64 * 1024;
 
-/// The peer refused a request, with this errno as it sent it.
+/// The peer refused a request with this errno.
 #[derive(Debug)]
 pub(crate) struct Refused(pub i32);
 
@@ -50,7 +50,7 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A connection to one interface.
+/// A connection to the peer of one interface.
 pub(crate) struct Client {
     name: String,
     stream: BufReader<UnixStream>,
@@ -73,7 +73,7 @@ impl Client {
     /// Sends a command with lines of arguments, and returns the lines of the reply.
     pub fn send(&mut self, command: &str, lines: &str) -> anyhow::Result<Zeroizing<String>> {
         let what = || format!("{}: {command}", self.name);
-        // The arguments may have keys.
+        // The arguments may contain keys.
         let request = Zeroizing::new(format!("{command}=1\n{lines}\n"));
         self.stream.get_mut().write_all(request.as_bytes()).with_context(what)?;
         let mut answer = Zeroizing::new(String::new());
@@ -105,8 +105,8 @@ pub(crate) fn is_running(name: &str) -> bool {
     Client::connect(name).is_ok()
 }
 
-/// Whether the peer stops answering within a moment: the sockets of a killed process are closed one
-/// by one.
+/// Whether the peer stops answering within 1.4 s. The sockets of a killed process are closed one by
+/// one.
 pub(crate) fn stops_answering(name: &str) -> bool {
     (0..EXIT_CHECKS).any(|check| {
         thread::sleep(EXIT_PAUSE * check);
@@ -114,7 +114,7 @@ pub(crate) fn stops_answering(name: &str) -> bool {
     })
 }
 
-/// How a command ended that prints the errors of other processes.
+/// The result of a command that prints the errors of other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Outcome {
@@ -132,8 +132,8 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// Shuts an interface down as [`down`] does. Returns `None` if no process answers, or if it is killed
-/// meanwhile: the sockets of a killed process are closed one by one.
+/// Shuts an interface down like [`down`]. Returns `None` if no process answers, or if it is killed
+/// meanwhile.
 pub(crate) fn down_running(name: &str) -> anyhow::Result<Option<Outcome>> {
     if !is_running(name) {
         return Ok(None);
@@ -148,20 +148,20 @@ pub(crate) fn down_running(name: &str) -> anyhow::Result<Option<Outcome>> {
 /// hooks and prints its errors and warnings. After an error the interface may still be up.
 pub(crate) fn down(name: &str) -> anyhow::Result<Outcome> {
     let mut client = Client::connect(name)?;
-    // Before the peer begins.
+    // Connects before the peer begins.
     let guardian = Guardian::connect(name).context(name.to_owned())?;
     match client.request("linerate-down") {
         Err(error) if error.downcast_ref::<Refused>().is_some_and(Refused::is_busy) => {
             bail!(
-                "wg-quick brought {name} up: `wg-quick down {name}` takes it down, with its rules, \
+                "wg-quick brought {name} up: use `wg-quick down {name}`, which also reverts its rules, \
                  name servers and hooks"
             );
         }
-        sent => sent.context("is it an interface of linerate?")?,
+        sent => sent.context("the interface may not belong to linerate")?,
     };
     // The connection is closed when the process exits, however long its hooks take.
     client.stream.get_ref().set_read_timeout(None)?;
-    // Printed behind those of the guardian, which are the cause.
+    // These are printed after the reports of the guardian, which contain the cause.
     let mut reports = Vec::new();
     let report = |text: &str| reports.push(text.to_owned());
     let failed = process::read_reports(&mut client.stream, report).context(name.to_owned())?;
@@ -170,7 +170,7 @@ pub(crate) fn down(name: &str) -> anyhow::Result<Outcome> {
     Ok(if failed || guardian_failed { Outcome::Failed } else { Outcome::Done })
 }
 
-/// The connection to an interface's guardian, which a thread attends to.
+/// The connection to an interface's guardian, and the thread that serves it.
 struct Guardian {
     connection: UnixStream,
     thread: JoinHandle<anyhow::Result<bool>>,
@@ -186,8 +186,9 @@ impl Guardian {
         Ok(Some(Self { connection, thread }))
     }
 
-    /// Waits until it closes the connection: when its peer has ended, or has `failed` and stays. In
-    /// that case it may not know. Returns whether it sent an error.
+    /// Waits until the guardian closes the connection, which it does when its peer has ended. If the
+    /// peer `failed` and still runs, closes the connection after a time limit. Returns whether the
+    /// guardian sent an error.
     fn end(self, failed: bool) -> anyhow::Result<bool> {
         let is_over = |_| {
             let is_over = self.thread.is_finished();

@@ -1,5 +1,4 @@
-//! `linerate doctor`: finds and fixes settings of this host that keep a tunnel from working or from
-//! being fast.
+//! `linerate doctor`: finds and fixes settings of this host that break a tunnel or make it slow.
 
 mod json;
 mod text;
@@ -20,9 +19,9 @@ use crate::{
     tailnet,
 };
 
-/// The exit status if something is wrong.
+/// The exit status if there is a problem.
 const FOUND: u8 = 1;
-/// The exit status if the checks could not be made.
+/// The exit status if the checks failed.
 const NOT_CHECKED: u8 = 2;
 
 /// Arguments of `linerate doctor`.
@@ -33,7 +32,7 @@ pub(crate) struct Doctor {
     /// Print JSON for programs; docs/json.md is the schema.
     #[arg(long)]
     json: bool,
-    /// Change the settings that are wrong. The previous values are kept until the system is shut
+    /// Fix the settings that were found. Their previous values are stored until the system is shut
     /// down.
     #[arg(long)]
     apply: bool,
@@ -43,8 +42,7 @@ pub(crate) struct Doctor {
 }
 
 impl Doctor {
-    /// Returns the exit status: 0 if nothing is wrong, 1 if something is, 2 if the checks could not
-    /// be made.
+    /// Returns the exit status: 0 without problems, 1 with problems, 2 if the checks failed.
     pub fn run(&self) -> ExitCode {
         let done = if self.undo { self.undo() } else { self.check() };
         done.unwrap_or_else(|error| {
@@ -99,7 +97,7 @@ impl Doctor {
     }
 }
 
-/// Folders of interfaces that this user may not read. They may have interfaces.
+/// Folders of control sockets that this user may not read. They may contain sockets.
 fn unreadable_folders() -> impl Iterator<Item = String> {
     folders().filter_map(|folder| match fs::read_dir(&folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -110,10 +108,10 @@ fn unreadable_folders() -> impl Iterator<Item = String> {
 }
 
 fn remedy() -> anyhow::Result<Remedy<Host>> {
-    Remedy::open(Host).context("/run/linerate, where the previous values are kept")
+    Remedy::open(Host).context("/run/linerate, which stores the previous values")
 }
 
-/// What the checks need to know about an interface.
+/// The facts about an interface that the checks need.
 fn tunnel(interface: &Interface) -> Tunnel {
     let own = interface.own.as_ref();
     let demotions = own.into_iter().flat_map(|own| &own.offloads);

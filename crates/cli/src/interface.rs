@@ -16,11 +16,11 @@ pub(crate) struct Interface {
     pub listen_port: Option<u16>,
     pub fwmark: Option<u32>,
     pub peers: Vec<PeerState>,
-    /// What only linerate reports; absent if another implementation serves the interface.
+    /// Statistics that only linerate reports; absent if another implementation serves the interface.
     pub own: Option<Stats>,
 }
 
-/// The named interface, or all that answer.
+/// Queries the named interface, or all that answer.
 ///
 /// # Errors
 /// The named interface does not answer.
@@ -131,7 +131,7 @@ mod tests {
         let state = format!("public_key={}\npublic_key={}\n", keys[0], keys[1]);
         let mut interface = Interface::parse("wg0".into(), &state);
         let second = interface.peers[1].public_key.to_base64();
-        interface.read_stats(&format!("path_mtu=somebody 9000\npath_mtu={second} 1380\n"));
+        interface.read_stats(&format!("path_mtu=invalid 9000\npath_mtu={second} 1380\n"));
         let mtus: Vec<_> = interface.peers.iter().map(|peer| peer.path_mtu).collect();
         assert_eq!(mtus, [None, Some(1380)]);
         let own = interface.own.unwrap();

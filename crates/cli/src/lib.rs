@@ -1,5 +1,5 @@
-//! The `linerate` binary. `linerate [-f] IFACE` works like wireguard-go; the subcommands are our
-//! own. It is a library so that `packaging` can generate manual pages and completions from its
+//! The `linerate` binary. `linerate [-f] IFACE` works like wireguard-go; the subcommands are additions.
+//! It is a library so that `packaging` can generate manual pages and completions from its
 //! arguments.
 #![forbid(unsafe_code)]
 
@@ -107,12 +107,12 @@ struct Up {
 /// A configuration, and the name of its interface.
 #[derive(Args)]
 struct ConfFile {
-    /// The name of the interface or proxy. An interface needs it for a file with another name than
-    /// NAME.conf, such as /dev/stdin; a proxy has one that is made of the file's name.
+    /// The name of the interface or proxy. An interface needs it if the file is not called NAME.conf,
+    /// such as /dev/stdin; a proxy is named after its file by default.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; linerate.conf(5) describes its keys.
-    /// A symbolic link gives the interface its own name, and the contents of the file that it leads to.
+    /// If it is a symbolic link, the name of the interface is the name of the link.
     conf: PathBuf,
 }
 
@@ -135,14 +135,14 @@ impl Sandbox {
 enum Command {
     /// Bring up an interface from a wg-quick file, in the background.
     Up(Up),
-    /// Remove an interface that linerate created, and revert all that came with it.
+    /// Remove an interface that linerate created, and revert the changes to this host.
     Down {
         /// The interface, or its configuration file.
         interface: PathBuf,
     },
-    /// Apply the keys and peers that are in the file now to a running interface or proxy. Peers that
-    /// stay keep their sessions. Addresses, routes, mark, DNS, hooks, and what a proxy listens at are
-    /// not changed.
+    /// Apply the keys and peers of the changed file to a running interface or proxy. Unchanged peers
+    /// keep their sessions. Addresses, routes, mark, DNS, hooks, and the listeners of a proxy do not
+    /// change.
     Reload {
         #[command(flatten)]
         conf: ConfFile,
@@ -151,42 +151,41 @@ enum Command {
     /// proxies and port forwards, and peers reach the services that are exposed to them.
     Proxy(proxy::Proxy),
     /// Join a tailnet: a network of a Tailscale-compatible coordinator, such as headscale. Returns
-    /// once the node is connected; it runs on in the background. Without a URL, starts the node
+    /// once the node is connected; the node continues in the background. Without a URL, starts the node
     /// that joined before. linerate is independent of Tailscale Inc.
     Join(Box<tailnet::Join>),
-    /// Host a network: becomes `linerate-server`, a program of its own. Without arguments it serves
-    /// one, and prints how machines join.
+    /// Host a network: runs the separate program `linerate-server`. Without arguments it serves a
+    /// network, and prints the command by which machines join.
     #[command(disable_help_flag = true)]
     Server(server::Server),
     /// Show the peers of a node of a tailnet, and the path to each.
     Status(tailnet::Status),
-    /// Show whose an address of a tailnet is.
+    /// Show the node and user of an address of a tailnet.
     Whois(tailnet::Whois),
     /// Show how this node reaches the network: addresses, relays and their latency.
     Netcheck(tailnet::Netcheck),
-    /// Say step by step why another node is reached, or why it is not.
+    /// Explain step by step why another node is reachable, or why it is not.
     Why(tailnet::Why),
-    /// Tailnet lock: show which keys let nodes in, sign a node's key, turn it on and off.
+    /// Tailnet lock: show the trusted keys, sign a node's key, turn tailnet lock on and off.
     Lock(tailnet::Tka),
-    /// Log a node out of its tailnet: it has to join again.
+    /// Log a node out of its tailnet. It must join again.
     Logout(tailnet::NodeSelector),
-    /// Log a node out, end it, and remove its keys and state.
+    /// Log a node out, stop it, and remove its keys and state.
     Leave(tailnet::NodeSelector),
     /// Ping a node of a tailnet until the path to it is direct; or send ICMP echo requests through
     /// the tunnel of a running proxy.
     Ping(ping::Ping),
-    /// Show interfaces, their peers, and what was dropped and why.
+    /// Show interfaces, their peers, and the numbers of dropped packets by reason.
     Show(show::Show),
-    /// Find settings of this host that keep tunnels from working or from being fast, and fix them
-    /// on request. The exit status is 0 if nothing is wrong, 1 if something is, and 2 if the
-    /// checks could not be made.
+    /// Find settings of this host that break tunnels or make them slow, and fix them on request. The
+    /// exit status is 0 without problems, 1 with problems, and 2 if the checks failed.
     Doctor(doctor::Doctor),
-    /// Capture the packets inside a tunnel as pcapng, for tcpdump and Wireshark. Works for a proxy,
-    /// too, which has no interface to capture on.
+    /// Capture the packets inside a tunnel as pcapng, for tcpdump and Wireshark. Also works for a proxy,
+    /// which runs without an interface.
     Capture(capture::Capture),
     /// Watch the rates, batch sizes and drops of interfaces, updated every second.
     Top(top::Top),
-    /// Change settings of a running interface that `wg set` does not know, or of a node of a
+    /// Change settings of a running interface that `wg set` does not support, or of a node of a
     /// tailnet.
     #[command(args_conflicts_with_subcommands = false, subcommand_negates_reqs = true)]
     Set {
@@ -197,7 +196,7 @@ enum Command {
         #[command(subcommand)]
         what: Option<Setting>,
     },
-    /// Measure what a tunnel between two network namespaces carries on this machine.
+    /// Measure the throughput of a tunnel between two network namespaces on this machine.
     Bench(Bench),
     /// Print a new private key.
     Genkey,
@@ -208,7 +207,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it is over when nothing reads what it prints.
+    /// Whether the command only prints, and may end when its reader is gone.
     fn only_prints(&self) -> bool {
         matches!(
             self,
@@ -228,7 +227,7 @@ impl Command {
 
 #[derive(Subcommand)]
 enum Setting {
-    /// Switch an offload on or off. One that the kernel refuses is not used in any case.
+    /// Switch an offload on or off. An offload that the kernel refuses stays unused.
     Offload {
         /// Which offload.
         #[arg(value_parser = offloads::names())]
@@ -247,9 +246,10 @@ pub fn command() -> clap::Command {
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let key = tailnet::take_key_argument();
-    let left = discard_inherited(tailnet::is_auth_key_variable).context("what the caller left");
+    let left = discard_inherited(tailnet::is_auth_key_variable)
+        .context("inherited file descriptors and variables");
     if Helper::is_requested(env::args_os()) {
-        // It reports errors to the peer.
+        // It reports errors to the other end.
         let served = left.and_then(|()| Ok(helper::serve_standard_input()?));
         return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
@@ -277,7 +277,7 @@ pub fn main() -> ExitCode {
 }
 
 impl Cli {
-    /// How it logs, and how it reports a failure.
+    /// The log of the command, which also reports its failure.
     fn log(&self) -> Log {
         match &self.command {
             None => self.run.log,
@@ -340,11 +340,11 @@ fn set(interface: &str, flags: &tailnet::Flags, what: Option<Setting>) -> anyhow
     match flags.any_is_set() {
         true => tailnet::set(interface, flags),
         false if what.is_some() => Ok(()),
-        false => anyhow::bail!("{interface}: say what to set: see `linerate set --help`"),
+        false => anyhow::bail!("{interface}: no setting given: see `linerate set --help`"),
     }
 }
 
-/// How [`start`] returned.
+/// The process in which [`start`] returned.
 enum Started {
     /// The peer runs in the background.
     InBackground,
@@ -352,15 +352,15 @@ enum Started {
     Ended,
 }
 
-/// Runs a peer in the foreground, or in the background. There it returns twice: once the peer is
-/// ready, and in the peer's own process once the peer has ended.
+/// Runs a peer in the foreground, or in the background. In the background it returns twice: in this
+/// process once the peer is ready, and in the peer's process once the peer has ended.
 fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<Started> {
     let options = Options { log_style: log.style(!foreground), ..options };
     start_with(log, foreground, None, |ready| life::run(options, ready))
 }
 
-/// The same of any peer, which `run` runs. If it starts in the background, this process runs hooks
-/// that it is sent over `hooks`.
+/// Like [`start`], for any peer that `run` runs. If it runs in the background, this process runs the
+/// hooks that it receives over `hooks`.
 fn start_with(
     log: Log,
     foreground: bool,
@@ -374,7 +374,7 @@ fn start_with(
     }
     match background().context("cannot start in the background")? {
         Fork::Parent(starting) => {
-            // The other end is the child's alone.
+            // Drops the other end of `hooks`, which only the child must hold.
             drop(run);
             if let Some(hooks) = hooks {
                 process::serve_background(&hooks, print)?;
@@ -385,7 +385,7 @@ fn start_with(
         Fork::Child(readiness) => {
             drop(hooks);
             log.start();
-            // The sandbox allows no connection.
+            // The sandbox does not allow connecting to syslog later.
             let terminal = log::TerminalDetachment::prepare_confined();
             let mut readiness = Some(readiness);
             let ended = run(&mut || {
@@ -395,7 +395,7 @@ fn start_with(
                 }
             });
             match (readiness, ended) {
-                // The parent prints it.
+                // The parent prints the error.
                 (Some(readiness), Err(error)) => {
                     readiness.failed(&format!("{error:#}"));
                     std::process::exit(1)
@@ -423,13 +423,13 @@ impl Up {
 }
 
 impl ConfFile {
-    /// Reads the file of an interface, which is named after it. Returns the name and the path without
-    /// symbolic links as well.
+    /// Reads the file of an interface, which is named after the file. Also returns the name, and the
+    /// path without symbolic links.
     fn read(&self) -> anyhow::Result<(String, PathBuf, Conf)> {
         self.read_named(InterfaceName::from_path)
     }
 
-    /// The same for a proxy. Its file may have any name.
+    /// Like [`Self::read`], but for a proxy. Its file may have any name.
     fn read_any(&self) -> anyhow::Result<(String, PathBuf, Conf)> {
         self.read_named(|path| Ok(InterfaceName::of_any_file(path)))
     }
@@ -446,7 +446,7 @@ impl ConfFile {
             Some(name) => InterfaceName::new(name).context("--name")?,
             None => name_of(named).map_err(|error| match is_descriptor(named) {
                 true => anyhow::anyhow!(
-                    "{}: a pipe has no name: `--name NAME` is the interface's",
+                    "{}: a pipe does not name the interface: use `--name NAME`",
                     named.display()
                 ),
                 false => anyhow::Error::new(error).context(named.display().to_string()),
@@ -476,7 +476,7 @@ fn down(interface: &Path) -> anyhow::Result<Outcome> {
         LeftoversResult::Nothing => client::down(&name),
         LeftoversResult::ByAnother => Ok(Outcome::Done),
         LeftoversResult::Undone => {
-            eprintln!("linerate: {name}: reverted what a killed process had left behind");
+            eprintln!("linerate: {name}: reverted the changes of a killed process");
             Ok(Outcome::Done)
         }
     }

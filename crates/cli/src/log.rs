@@ -1,8 +1,8 @@
-//! Logs to standard error, and in the background to syslog. `LOG_LEVEL` is `verbose` (or `debug`),
+//! Logs to standard error, and to syslog in the background. `LOG_LEVEL` is `verbose` (or `debug`),
 //! `error` or `silent`, as for wireguard-go; by default warnings and errors are logged.
 //!
 //! ```text
-//!   event -- level --> Limits, for each place in the code --> a line of text or JSON
+//!   event -- level --> Limits, for each call site --> a line of text or JSON
 //!      `---- errors and warnings --> the command that waits for this process, if any
 //! ```
 
@@ -39,8 +39,8 @@ use plain_text::{Plain, Reports};
 use process::LogStyle;
 use rate_limit::{Limits, Verdict};
 
-/// Modules without a limit: they log start, end and configuration of the process. That is never too
-/// much, and all of it matters.
+/// Modules without a rate limit: they log the start, end and configuration of the process, which are few
+/// and important events.
 const UNLIMITED: [&str; 12] = [
     "host",
     "node",
@@ -59,7 +59,7 @@ const UNLIMITED: [&str; 12] = [
 /// Libraries that log each of their steps.
 const LIBRARIES: [&str; 4] = ["h2", "hickory_proto", "hyper", "rustls"];
 
-/// Before an error that ends the process.
+/// The prefix of an error that ends the process.
 const NAME: &str = "linerate: ";
 
 /// Arguments of commands that log.
@@ -84,12 +84,12 @@ enum Format {
 }
 
 impl Log {
-    /// The same as in a parent process.
+    /// The log of a child process, with the style of its parent.
     pub fn of(style: LogStyle) -> Self {
         Self { format: if style.json { Format::Json } else { Format::Text } }
     }
 
-    /// To be passed to a child process.
+    /// The style to pass to a child process.
     pub fn style(self, background: bool) -> LogStyle {
         LogStyle { background, json: self.format == Format::Json }
     }
@@ -114,7 +114,7 @@ impl Log {
             Ok("silent") => LevelFilter::OFF,
             _ => LevelFilter::WARN,
         };
-        // What libraries have to say of their insides helps nobody here.
+        // Debug messages of libraries do not help users.
         let quiet = LIBRARIES.map(|library| (library, level.min(LevelFilter::WARN)));
         let targets = Targets::new().with_default(level).with_targets(quiet);
         let lines = tracing_subscriber::fmt::layer()
@@ -125,7 +125,7 @@ impl Log {
                 limits: Limits::default(),
                 clock: boottime,
             });
-        // What a command is to print does not depend on the level of the log.
+        // The messages that a waiting command prints do not depend on the log level.
         let reports = Reports.with_filter(LevelFilter::WARN);
         tracing_subscriber::registry().with(lines.with_filter(targets)).with(reports).init();
     }

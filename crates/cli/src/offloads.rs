@@ -3,7 +3,7 @@
 use clap::{Args, builder::PossibleValuesParser};
 use sys::Offloads;
 
-/// Stands for each offload.
+/// The name that means every offload.
 const ALL: &str = "all";
 
 #[derive(Args)]
@@ -16,7 +16,7 @@ pub(crate) struct OffloadsOff {
 }
 
 impl OffloadsOff {
-    /// The offloads, with the named ones off.
+    /// All offloads. The named ones are off.
     pub fn rest(&self) -> Offloads {
         let offloads = Offloads::default();
         for (name, switch) in offloads.all() {
@@ -26,7 +26,7 @@ impl OffloadsOff {
     }
 }
 
-/// The valid names; any other is refused with a list of them.
+/// A parser of the valid names. It refuses others with a list of the valid ones.
 pub(crate) fn names() -> PossibleValuesParser {
     let each = Offloads::default().all().map(|(name, _)| name);
     std::iter::once(ALL).chain(each).collect::<Vec<_>>().into()

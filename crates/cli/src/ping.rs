@@ -16,11 +16,11 @@ pub(crate) struct Ping {
     /// How many requests to send.
     #[arg(short, long, default_value_t = 4, value_name = "N")]
     count: u32,
-    /// Ping a node through the tunnel: what answers is its data plane, and no host.
+    /// Ping a node through the tunnel. Its data plane answers, not its host.
     #[arg(long)]
     tsmp: bool,
-    /// The interface of the node of a tailnet, where there are several, or the name of the proxy,
-    /// from its file NAME.conf.
+    /// The interface of the tailnet node, if this machine has several, or the name of the proxy, from its
+    /// file NAME.conf.
     #[arg(value_name = "IFACE|PROXY")]
     first: String,
     /// A node; or an address, or a name that the DNS servers in the tunnel can resolve.
@@ -29,7 +29,7 @@ pub(crate) struct Ping {
 }
 
 impl Ping {
-    /// Sends the requests one after the other.
+    /// Sends the requests.
     pub fn run(self) -> anyhow::Result<()> {
         match &self.second {
             None => tailnet::ping(None, &self.first, self.count, self.tsmp),
@@ -45,7 +45,7 @@ impl Ping {
         let mut client = Client::connect(&self.first)?;
         let mut received = 0;
         for number in 1..=self.count {
-            let what = "is it a `linerate proxy`?";
+            let what = "it may not be a `linerate proxy`";
             let answer = client.send("linerate-ping", &format!("host={host}\n"));
             let answer = answer.context(what)?;
             let value = |key: &str| {

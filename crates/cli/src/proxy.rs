@@ -16,7 +16,7 @@ pub(crate) struct Proxy {
     #[arg(long, value_name = "ADDRESS", value_parser = socket_address)]
     http: Vec<SocketAddress>,
     /// Which TCP/IP stack to use: the kernel's, in a private network namespace, or the one inside
-    /// the process. `auto` is the kernel's where it is available.
+    /// the process. `auto` uses the kernel's if it is available.
     #[arg(long, value_name = "STACK", default_value = "auto", value_parser = stack)]
     stack: StackChoice,
     #[command(flatten)]
@@ -43,7 +43,7 @@ impl Proxy {
         proxy.http.extend(self.http.into_iter().map(|value| with_origin("--http", value)));
         self.log.start();
         if Some(name.as_str()) != self.conf.conf.file_stem().and_then(|stem| stem.to_str()) {
-            eprintln!("linerate: this proxy's name for show, down and reload is {name}");
+            eprintln!("linerate: the name of this proxy for show, down and reload is {name}");
         }
         let (stack, sandbox) = (self.stack, self.sandbox.is_on());
         let log_style = self.log.style(false);

@@ -1,5 +1,5 @@
-//! Updates a running interface to the keys and peers in its file. Peers that stay keep their
-//! sessions, and a network that stays always has a peer.
+//! Updates a running interface to the keys and peers in its file. Unchanged peers keep their sessions,
+//! and an unchanged network belongs to a peer at all times.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,7 +22,7 @@ use crate::{ConfFile, client::Client, interface::Interface, log::Log};
 /// The file is invalid, a name cannot be resolved, or the interface is not running. Then nothing is
 /// changed.
 pub(crate) fn reload(file: &ConfFile) -> anyhow::Result<()> {
-    // The file and the interface's state have private keys.
+    // The file and the state of the interface contain private keys.
     harden().context("core dumps")?;
     let (name, _, conf) = file.read_any()?;
     let stats = Stats::parse(&Client::connect(&name)?.request("linerate-stats")?);
@@ -40,7 +40,7 @@ pub(crate) fn reload(file: &ConfFile) -> anyhow::Result<()> {
             Ok(())
         })
     })?;
-    // Another connection: names may take longer than a client may be silent.
+    // Connects again, because resolving names may take longer than a client may be silent.
     let mut client = Client::connect(&name)?;
     let running = Interface::parse(name, &client.request("get")?);
     client.send("set", &write_change(&difference(wanted, &running)))?;
@@ -50,18 +50,18 @@ pub(crate) fn reload(file: &ConfFile) -> anyhow::Result<()> {
     let reply = client.send("linerate-endpoint-names", &lines)?;
     if !names.is_empty() && reply.lines().any(|line| line == "followed=false") {
         eprintln!(
-            "linerate: the names of endpoints were resolved once: they are resolved again only if \
-             the file had names at the start"
+            "linerate: the endpoint names were resolved only once: to resolve them again later, the \
+             file must contain names at the start"
         );
     }
     Ok(())
 }
 
-/// The difference between a file and a running interface. The mark is not changed, as rules and
+/// The difference between a file and a running interface. The mark does not change, because rules and
 /// routes depend on it.
 fn difference(wanted: Change, running: &Interface) -> Change {
     let Change { listen_port, mut device, .. } = wanted;
-    // Port 0 means any, and it has one already.
+    // Port 0 means any port, and the interface already has one.
     let listen_port = listen_port.filter(|port| *port != 0 && Some(*port) != running.listen_port);
     device.private_key = device
         .private_key
@@ -74,14 +74,14 @@ fn difference(wanted: Change, running: &Interface) -> Change {
         let running = others.remove(&peer.public_key);
         reduce_to_difference(peer, running, &owners);
     }
-    // After the others, which have taken over their networks.
+    // Removed last: the other peers have taken over their networks.
     device
         .peers
         .extend(others.into_keys().map(|key| PeerChange { remove: true, ..PeerChange::new(key) }));
     Change { listen_port, fwmark: None, device }
 }
 
-/// The peer that each network ends up with: the last one that has it.
+/// The peer of each network: the last one that has it.
 fn owners(peers: &[PeerChange]) -> HashMap<IpNet, PublicKey> {
     let nets = peers
         .iter()
@@ -97,12 +97,12 @@ fn reduce_to_difference(
 ) {
     let current = running.map_or(&[][..], |running| &running.allowed_ips);
     let current: HashSet<IpNet> = current.iter().copied().collect();
-    // Replacing them would leave networks without a peer for a moment.
+    // Replacing them would leave networks without a peer for a short time.
     peer.replace_allowed_ips = false;
     peer.allowed_ips.retain(|AllowedIpChange { net, .. }| {
         owners[net] == peer.public_key && !current.contains(net)
     });
-    // What another peer gets is moved by adding it there.
+    // A network moves to another peer by adding it there.
     let lost = current.iter().filter(|net| !owners.contains_key(*net));
     peer.allowed_ips.extend(lost.map(|net| AllowedIpChange { net: *net, remove: true }));
     let Some(running) = running else { return };

@@ -19,16 +19,16 @@ pub(crate) struct ResourceArgs {
     /// thread.
     #[arg(long, value_name = "N")]
     cores: Option<NonZero<usize>>,
-    /// Whether to measure the MTU of the path to each peer that supports it. By default as PathMtu
-    /// in the file says, otherwise on.
+    /// Whether to measure the MTU of the path to each peer that supports it. The default is PathMtu in
+    /// the file, otherwise on.
     #[arg(long, value_name = "on|off", value_parser = ["on", "off"], hide_possible_values = true)]
     pmtu: Option<String>,
-    /// Whether to agree on secrets against quantum computers: with each peer that supports it, or
-    /// before any data passes (`require`). By default as PostQuantum in the file says, otherwise on.
+    /// Whether to agree on secrets that quantum computers cannot break: with each peer that supports it,
+    /// or before any data is sent (`require`). The default is PostQuantum in the file, otherwise on.
     #[arg(long, value_name = "off|on|require", value_parser = post_quantum)]
     pq: Option<PostQuantum>,
     /// Which code computes handshakes and packets: the fastest for the processor, or only the libraries
-    /// ring, x25519-dalek and blake2. By default as Crypto in the file says, otherwise the fastest.
+    /// ring, x25519-dalek and blake2. The default is Crypto in the file, otherwise the fastest.
     #[arg(long, value_name = "fastest|library", value_parser = crypto)]
     crypto: Option<Crypto>,
     /// Encrypt with this code instead of the fastest for the processor; `library` is ring.
@@ -48,7 +48,7 @@ impl ResourceArgs {
             crypto::aead::force(variant).context("--aead")?;
         }
         if !crypto::aead::IS_SECURE {
-            tracing::error!("this build is for benchmarks alone: packets are not encrypted");
+            tracing::error!("this build is only for benchmarks: packets are not encrypted");
         }
         let cores = self.cores.or(thread::available_parallelism().ok());
         let cores = cores.map_or(1, NonZero::get);

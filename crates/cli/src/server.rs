@@ -1,4 +1,4 @@
-//! `linerate server`: the coordinator of a network, which is a program of its own.
+//! `linerate server`: runs the coordinator, which is a separate program.
 
 use std::{
     env,
@@ -14,24 +14,24 @@ use clap::Args;
 
 const PROGRAM: &str = "linerate-server";
 
-/// Its arguments.
+/// Arguments of `linerate server`.
 #[derive(Args)]
 pub(crate) struct Server {
-    /// What `linerate-server` is to do: `serve` if nothing is said.
+    /// The arguments of `linerate-server`; `serve` by default.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }
 
 impl Server {
-    /// Becomes the server. Returns only if it cannot.
+    /// Replaces this process by the server. Returns only after an error.
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
         if self.arguments.is_empty() {
             self.arguments.push("serve".into());
         }
-        // The one that was installed with this program; else wherever the shell would find it.
-        let beside = env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
-        let beside = beside.filter(|beside| beside.is_file());
-        let program = beside.unwrap_or_else(|| PathBuf::from(PROGRAM));
+        // Prefers the program in the same folder to the one in PATH.
+        let in_same_folder = env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
+        let in_same_folder = in_same_folder.filter(|path| path.is_file());
+        let program = in_same_folder.unwrap_or_else(|| PathBuf::from(PROGRAM));
         Err(failure(Command::new(program).args(self.arguments).exec()))
     }
 }
@@ -39,7 +39,7 @@ impl Server {
 fn failure(error: io::Error) -> anyhow::Error {
     match error.kind() {
         ErrorKind::NotFound => anyhow!(
-            "{PROGRAM} is not installed: it is the Debian package {PROGRAM}, and `make server` builds it"
+            "{PROGRAM} is not installed: install the Debian package {PROGRAM}, or build it with `make server`"
         ),
         _ => anyhow::Error::from(error).context(PROGRAM),
     }

@@ -1,4 +1,4 @@
-//! `linerate show`: like `wg show`, with drops and their reasons.
+//! `linerate show`: like `wg show`, with the numbers of dropped packets by reason.
 
 mod json;
 mod text;

@@ -1,5 +1,5 @@
-//! Commands of a node of a tailnet. They ask the running node, at the socket where it answers as
-//! tailscaled does.
+//! Commands for a node of a tailnet. They send requests to the running node over its socket, which has
+//! the API of tailscaled (LocalAPI).
 
 mod flags;
 mod health;
@@ -32,13 +32,13 @@ pub(crate) use self::{
     tka::Tka,
 };
 
-/// What the name of a node's socket ends with.
+/// The suffix of the name of a node's socket.
 const SOCKET: &str = ".tailscaled.sock";
 
-/// Which node a command is for.
+/// The node that a command is for.
 #[derive(Args, Clone, Default)]
 pub(crate) struct NodeSelector {
-    /// The interface of the node; may be left out where there is one node on this machine.
+    /// The interface of the node; optional if this machine has only one node.
     #[arg(value_name = "IFACE")]
     pub interface: Option<String>,
 }
@@ -47,7 +47,7 @@ impl NodeSelector {
     /// The name of the node.
     ///
     /// # Errors
-    /// There is none, or there are several.
+    /// No node runs, or several nodes run.
     pub fn name(&self) -> anyhow::Result<String> {
         if let Some(name) = &self.interface {
             return Ok(name.clone());
@@ -64,22 +64,22 @@ impl NodeSelector {
     /// A client of the node.
     ///
     /// # Errors
-    /// There is no such node.
+    /// The node does not run.
     pub fn client(&self) -> anyhow::Result<Client> {
         let name = self.name()?;
         match sockets(&name).into_iter().find(|socket| answers(socket)) {
             Some(socket) => Ok(Client::new(socket)),
-            None => bail!("{name}: no node of a tailnet runs there"),
+            None => bail!("{name}: no node of a tailnet with this interface runs"),
         }
     }
 }
 
-/// The sockets of nodes with this name: the user's own, then root's, which is for operators too.
+/// The sockets of a node with this name: the user's own, then root's, which operators may use, too.
 fn sockets(name: &str) -> [PathBuf; 2] {
     [local_socket(name), system_socket(name)]
 }
 
-/// The names of the user's own nodes that run, or else of root's.
+/// The names of the running nodes of this user, or else of root.
 fn running() -> Vec<String> {
     let name =
         |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(SOCKET)?.to_owned());
@@ -92,7 +92,7 @@ fn running() -> Vec<String> {
     all.into_iter().find(|names| !names.is_empty()).unwrap_or_default()
 }
 
-/// Whether a node of this name runs, of this user's own.
+/// Whether a node of this user with this name runs.
 pub(crate) fn is_running_node(name: &str) -> bool {
     answers(&local_socket(name))
 }
@@ -102,31 +102,31 @@ fn answers(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// What commands wait in.
+/// The runtime in which commands wait for answers.
 fn runtime() -> anyhow::Result<Runtime> {
     Builder::new_current_thread().enable_all().build().context("cannot wait for answers")
 }
 
-/// Logs a node out: it has to join again.
+/// Logs a node out. It must join again.
 pub(crate) fn logout(selector: &NodeSelector) -> anyhow::Result<()> {
     let client = selector.client()?;
     runtime()?.block_on(client.post("logout", None))?;
     Ok(())
 }
 
-/// Logs a node out, ends it, and removes its state, even after an error of the node.
+/// Logs a node out, stops it, and removes its state, even after an error of the node.
 pub(crate) fn leave(selector: &NodeSelector) -> anyhow::Result<Outcome> {
     let name = selector.name()?;
-    // One whose coordinator is gone leaves all the same.
+    // The node also leaves if its coordinator cannot be reached.
     if is_running_node(&name)
         && let Err(error) = logout(selector)
     {
-        eprintln!("linerate: {name}: the coordinator was not told: {error:#}");
+        eprintln!("linerate: {name}: cannot log out at the coordinator: {error:#}");
     }
     let outcome = match crate::client::down_running(&name)? {
         Some(outcome) => outcome,
         None => {
-            // A killed node may have left changes of this machine behind.
+            // A killed node may not have reverted its changes to this machine.
             process::undo_leftovers(&name)?;
             Outcome::Done
         }
@@ -149,7 +149,7 @@ pub(crate) fn set(name: &str, flags: &Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As a duration in words: `90s`, `5m`, or seconds.
+/// Parses a duration: `90s`, `5m`, or a number of seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.strip_suffix('m') {
         Some(number) => (number, 60),

@@ -1,4 +1,4 @@
-//! Quantities, formatted for people.
+//! Formats quantities for people.
 
 use std::time::Duration;
 

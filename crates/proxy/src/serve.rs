@@ -109,7 +109,7 @@ fn evicted_error() -> io::Error {
 /// Runs `work` until the connection is evicted.
 ///
 /// # Errors
-/// That of the work, or the connection was evicted.
+/// The error of `work`, or the connection was evicted.
 pub(super) async fn unless_evicted<T>(
     connection: &Connection,
     work: impl Future<Output = io::Result<T>>,

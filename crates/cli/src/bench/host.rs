@@ -13,8 +13,8 @@ use std::{
 use anyhow::{Context, ensure};
 use nix::sched::{CloneFlags, setns};
 
-/// The first process of a host. It prints its pid as this process sees it, and exits when its
-/// standard input is closed. Then the kernel kills all others of the host.
+/// The first process of a host. It prints its pid as this process sees it, and exits when its standard
+/// input is closed. Then the kernel kills the other processes of the host.
 const INIT: &str = "set -e
 read -r pid rest </proc/self/stat
 mount -t proc proc /proc
@@ -57,7 +57,7 @@ impl Host {
             BufReader::new(stdout).read_line(&mut line)?;
         }
         let pid = line.trim().parse().ok().with_context(|| {
-            format!("{name}: no namespaces; be root, or allow user namespaces to make them")
+            format!("{name}: cannot create namespaces: run as root, or allow user namespaces")
         })?;
         Ok(Host { init, pid })
     }
@@ -129,13 +129,13 @@ pub(super) fn cable(left: &Host, right: &Host) -> anyhow::Result<()> {
 impl Drop for Host {
     fn drop(&mut self) {
         drop(self.init.stdin.take());
-        // It exits by itself, and the namespaces with it.
+        // The process exits because its input is closed, and the namespaces end with it.
         let _ = self.init.wait();
     }
 }
 
 impl Daemon {
-    /// The processor time so far, in seconds.
+    /// The processor time since the start, in seconds.
     pub fn cpu(&self) -> f64 {
         let stat = fs::read_to_string(self.folder.join("stat")).unwrap_or_default();
         // After the name in parentheses utime and stime are the 12th and 13th fields.

@@ -1,4 +1,4 @@
-//! Traffic between two hosts, by this process's own sockets in them.
+//! Traffic between two hosts, through sockets of this process in their namespaces.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -22,7 +22,7 @@ const CHUNK: usize = 128 << 10;
 /// The time between two echoes.
 const INTERVAL: Duration = Duration::from_millis(3);
 
-/// An echo that takes longer is lost.
+/// An echo that takes longer counts as lost.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often a receiver checks whether the measurement is over.
@@ -39,7 +39,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Connects to an address of the other host, which may take a moment to exist.
+    /// Connects to an address of the other host, once the host has it.
     pub fn start(from: &Host, to: &Host, address: &str) -> anyhow::Result<Load> {
         let begin = now();
         let any = || format!("{address}:0");
@@ -58,7 +58,7 @@ impl Load {
         Ok(Load { from, to: listener.accept()?.0 })
     }
 
-    /// The gigabits per second that arrive in this time.
+    /// Runs for this time. Returns the received gigabits per second.
     pub fn run(self, time: Duration) -> anyhow::Result<f64> {
         let Load { mut from, mut to } = self;
         to.set_read_timeout(Some(TIMEOUT))?;
@@ -99,7 +99,7 @@ pub(super) fn echoes(
             let mut byte = [0; 8];
             while !over.load(Ordering::Relaxed) {
                 if let Ok((len, caller)) = server.recv_from(&mut byte) {
-                    // The caller notices a lost answer.
+                    // The other end detects a lost answer.
                     let _ = server.send_to(&byte[..len], caller);
                 }
             }

@@ -85,7 +85,7 @@ pub(super) fn describe_undone(undone: &[(Setting, UndoOutcome)]) -> String {
         match undone {
             UndoOutcome::Restored => format!("reverted: {command}\n"),
             UndoOutcome::Changed(now) => {
-                format!("left at {now}, as it was changed since: {command}\n")
+                format!("not reverted, because the value is {now} now: {command}\n")
             }
             UndoOutcome::Gone => format!("gone: {}\n", setting.target),
             UndoOutcome::Failed(error) => format!("refused: {command}: {error}\n"),
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(
             describe_undone(&undone),
             "reverted: ip link set wg0 mtu 1420\n\
-             left at 1300, as it was changed since: ip link set wg0 mtu 1420\ngone: mtu wg0\n\
+             not reverted, because the value is 1300 now: ip link set wg0 mtu 1420\ngone: mtu wg0\n\
              refused: ip link set wg0 mtu 1420: permission denied\n"
         );
         assert_eq!(describe_undone(&[]), "Nothing to undo.\n");

@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::{
     time::{FormatTime, SystemTime},
 };
 
-/// An event, before which similar ones were suppressed.
+/// A writer of an event. `suppressed` similar events were suppressed before it.
 pub(super) struct Json {
     pub suppressed: u64,
 }

@@ -1,5 +1,5 @@
-//! The output of the log: standard error, which is a connection to syslog, or to a process that
-//! forwards to it, once a process in the background has left its terminal.
+//! The output of the log: standard error. After a background process has detached from its terminal,
+//! standard error is a connection to syslog, or to a process that forwards to syslog.
 
 use std::{
     fmt::{self, Write as _},
@@ -16,7 +16,7 @@ use super::NAME;
 /// The facility of daemons (syslog(3)).
 const DAEMON: u8 = 3 << 3;
 
-/// Whether standard error leads to syslog.
+/// Whether standard error is connected to syslog.
 static SYSLOG: AtomicBool = AtomicBool::new(false);
 
 /// Whether lines go to syslog.
@@ -35,7 +35,7 @@ pub(super) fn write_head(out: &mut impl fmt::Write, level: Level) -> fmt::Result
     write!(out, "<{}>linerate[{}]: ", DAEMON | severity, std::process::id())
 }
 
-/// Prints a line, an error. Syslog shows the program's name itself.
+/// Prints a line as an error. Syslog adds the program's name itself.
 pub(super) fn print(line: &str) {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -67,21 +67,23 @@ impl Write for Output {
     }
 }
 
-/// Has a process in the background leave its terminal.
+/// Detaches a background process from its terminal.
 pub(crate) struct TerminalDetachment {
-    /// Whether the process leaves it.
+    /// Whether the process detaches.
     detaches: bool,
-    /// The socket that leads to syslog.
+    /// The connection to syslog.
     syslog: Option<OwnedFd>,
 }
 
 impl TerminalDetachment {
-    /// Connects to syslog, unless logs were asked for or are collected: those stay on standard error.
+    /// Connects to syslog, unless `LOG_LEVEL` or `JOURNAL_STREAM` is set: then logs stay on standard
+    /// error.
     pub fn prepare() -> Self {
         Self::prepare_by(|syslog| Ok(syslog.into()))
     }
 
-    /// The same for a process that will be confined, with a process that forwards to syslog.
+    /// Like [`Self::prepare`], but for a process that will be confined: starts a process that forwards to
+    /// syslog.
     pub fn prepare_confined() -> Self {
         Self::prepare_by(|syslog| process::forward_to(&syslog))
     }
@@ -94,8 +96,8 @@ impl TerminalDetachment {
         Self { detaches, syslog }
     }
 
-    /// Redirects standard error to syslog, or to `/dev/null`: the reader of a pipe would wait until
-    /// it is closed.
+    /// Redirects standard error to syslog, or to `/dev/null`. Otherwise the reader of a pipe would wait
+    /// for its end.
     pub fn detach(&self) {
         if !self.detaches {
             return;

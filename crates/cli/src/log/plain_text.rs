@@ -1,4 +1,4 @@
-//! Events as plain text, without time and level: for syslog, and for the command that waits for this
+//! Events as plain text without time and level: for syslog, and for the command that waits for this
 //! process.
 
 use std::fmt::{self, Debug, Write};
@@ -9,7 +9,7 @@ use tracing::{
 };
 use tracing_subscriber::{Layer, layer::Context};
 
-/// An event, before which similar ones were suppressed.
+/// A writer of an event. `suppressed` similar events were suppressed before it.
 pub(super) struct Plain {
     pub suppressed: u64,
 }
@@ -55,7 +55,7 @@ impl Visit for Fields {
     }
 }
 
-/// Passes errors and warnings on to the command that waits for this process.
+/// Sends errors and warnings to the command that waits for this process.
 pub(super) struct Reports;
 
 impl<S: Subscriber> Layer<S> for Reports {

@@ -1,5 +1,5 @@
-//! Limits how often each place in the code may log: [`BURST`] times at once, then once per
-//! [`PAUSE`]. Packets, peers and clients can cause events at will, and would drown other messages.
+//! Limits how often each call site may log: [`BURST`] times at once, then once per [`PAUSE`].
+//! Otherwise events that packets, peers and clients can cause would hide other messages.
 
 use std::{
     collections::HashMap,
@@ -17,14 +17,14 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Whether to log an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Log it, after so many suppressed ones of this place.
+    /// Log it. `suppressed` events of this call site were suppressed before.
     Log {
         suppressed: u64,
     },
     Suppress,
 }
 
-/// The limits of all places in the code.
+/// The limits of all call sites.
 #[derive(Default)]
 pub(super) struct Limits(Mutex<HashMap<Identifier, Limit>>);
 
@@ -37,10 +37,10 @@ struct Limit {
 }
 
 impl Limits {
-    /// Whether to log an event of this place at `now`, which must be monotonic.
-    pub fn check(&self, place: Identifier, now: Duration) -> Verdict {
+    /// Decides whether to log an event of a call site at `now`, which must be monotonic.
+    pub fn check(&self, call_site: Identifier, now: Duration) -> Verdict {
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        limits.entry(place).or_insert_with(|| Limit::new(now)).check(now)
+        limits.entry(call_site).or_insert_with(|| Limit::new(now)).check(now)
     }
 }
 

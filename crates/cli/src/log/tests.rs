@@ -8,7 +8,7 @@ use tracing::subscriber::with_default;
 
 use super::*;
 
-/// What was written.
+/// A sink that stores the output.
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
 
@@ -41,21 +41,21 @@ fn logged(format: Format, clock: fn() -> Duration, log: impl FnOnce()) -> Vec<St
 }
 
 #[test]
-fn each_call_site_has_its_own_limit_and_process_modules_have_none() {
+fn each_call_site_has_its_own_limit_except_process_modules() {
     let logged_lines = lines(Format::Text, || {
         for number in 0..100 {
             tracing::warn!(number, "a client is wrong");
             tracing::warn!(target: "host", "a line of the file");
-            tracing::warn!(target: "host::undo_log", "it stays behind");
-            tracing::warn!(target: "hosting", "somebody else");
+            tracing::warn!(target: "host::undo_log", "not removed");
+            tracing::warn!(target: "hosting", "another module");
         }
         tracing::error!("another place");
     });
     let count = |what: &str| logged_lines.iter().filter(|line| line.contains(what)).count();
     assert_eq!(count("a client is wrong"), 10);
-    assert_eq!(count("somebody else"), 10);
+    assert_eq!(count("another module"), 10);
     assert_eq!(count("a line of the file"), 100);
-    assert_eq!(count("it stays behind"), 100);
+    assert_eq!(count("not removed"), 100);
     assert_eq!(count("another place"), 1);
     assert!(logged_lines[0].ends_with(" WARN a client is wrong number=0"), "{}", logged_lines[0]);
 }

@@ -54,7 +54,7 @@ fn unchanged_file_changes_nothing() {
     let device = "ListenPort = 7\nFwMark = 8\n";
     let state = format!("listen_port=7\nfwmark=9\n{running}");
     assert_eq!(lines(&format!("{device}{file}"), &state), change_lines(1, &[]));
-    // It would be another port each time.
+    // Otherwise the port would change with each reload.
     assert_eq!(lines(&file, &state), change_lines(1, &[]));
     assert_eq!(lines(&format!("ListenPort = 0\n{file}"), &state), change_lines(1, &[]));
 }
@@ -104,20 +104,20 @@ fn new_entries_are_added_without_replacing_others() {
     assert_eq!(lines(&format!("ListenPort = 7\n{file}"), &running)[0], "listen_port=7");
 }
 
-/// It is never removed in between, only added to the other peer.
+/// The network is only added to the other peer, and never removed in between.
 #[test]
 fn network_moves_between_peers_without_a_removal() {
     let running = running_peer(1, "allowed_ip=10.0.0.0/8") + &running_peer(2, "");
     let moved = file_peer(1, "") + &file_peer(2, "AllowedIPs = 10.0.0.0/8");
     let expected = [change_lines(1, &[]), change_lines(2, &["allowed_ip=10.0.0.0/8"])].concat();
     assert_eq!(lines(&moved, &running), expected);
-    // To one that is new, from one that goes.
+    // To a new peer, from a removed one.
     let moved = file_peer(3, "AllowedIPs = 10.0.0.0/8");
     let changed = lines(&moved, &running_peer(1, "allowed_ip=10.0.0.0/8"));
     let expected =
         [change_lines(3, &["allowed_ip=10.0.0.0/8"]), change_lines(1, &["remove=true"])].concat();
     assert_eq!(changed, expected);
-    // What two have is the last one's, as when the interface came up.
+    // A network of two peers belongs to the last one, as when the interface was created.
     let both = file_peer(1, "AllowedIPs = 10.0.0.0/8") + &file_peer(2, "AllowedIPs = 10.0.0.0/8");
     let running = running_peer(1, "") + &running_peer(2, "allowed_ip=10.0.0.0/8");
     assert_eq!(lines(&both, &running), [change_lines(1, &[]), change_lines(2, &[])].concat());

@@ -59,7 +59,7 @@ pub(super) fn describe(interface: &Interface, style: Style) -> String {
     text
 }
 
-/// `None` if the daemon does not report it.
+/// Describes the sandbox. `None` if the daemon does not report it.
 fn sandbox(own: &Stats) -> Option<String> {
     if let Some(why) = &own.sandbox_off {
         return Some(format!("off ({why})"));
@@ -69,7 +69,7 @@ fn sandbox(own: &Stats) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// `is_ours`: whether linerate runs the interface, which knows of secrets against quantum computers.
+/// `is_ours`: whether linerate runs the interface, and reports post-quantum secrets.
 fn describe_peer(text: &mut String, peer: &PeerState, is_ours: bool, style: Style) {
     let _ = writeln!(text, "\n{}: {}", style.bold("peer"), peer.public_key.to_base64());
     let mut line = |key: &str, value: &str| style.line(text, key, value);
@@ -107,7 +107,7 @@ fn describe_peer(text: &mut String, peer: &PeerState, is_ours: bool, style: Styl
     }
 }
 
-/// Offloads, services, and drop counters that are not zero.
+/// Describes offloads, services, and drop counters that are not zero.
 fn describe_own(own: &Stats, style: Style) -> String {
     let mut text = format!("\n{}:\n", style.bold("offloads"));
     for offload in &own.offloads {
@@ -182,7 +182,7 @@ mod tests {
         assert!(described(&peer(1_700_000_000), ours).contains("  post-quantum: no\n"));
         assert!(!described(&peer(0), ours).contains("post-quantum"), "there is no session");
         let of_others = described(&peer(1_700_000_000), None);
-        assert!(!of_others.contains("post-quantum"), "others do not tell");
+        assert!(!of_others.contains("post-quantum"), "other implementations do not report it");
     }
 
     #[test]

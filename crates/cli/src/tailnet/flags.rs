@@ -1,4 +1,4 @@
-//! The settings of a node, as flags: those of `tailscale up`, where they mean the same.
+//! The settings of a node, as flags. Flags of `tailscale up` have the same meaning here.
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -7,7 +7,7 @@ use member::client::Client;
 use serde_json::{Map, Value, json};
 use tokio::runtime::Runtime;
 
-/// Settings that stay until they are set again.
+/// Settings that remain until they are set again.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Flags {
     /// The name of this machine in the tailnet; the host's by default.
@@ -16,58 +16,58 @@ pub(crate) struct Flags {
     /// Networks that other nodes may reach through this one, once they are approved; none if empty.
     #[arg(long, value_name = "P,..", value_delimiter = ',')]
     advertise_routes: Option<Vec<String>>,
-    /// Offer other nodes to reach everything through this one.
+    /// Offer this node as an exit node: other nodes may reach the internet through it.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     advertise_exit_node: Option<bool>,
-    /// Tags that this node asks for.
+    /// Tags that this node requests.
     #[arg(long, value_name = "T,..", value_delimiter = ',', value_parser = tag)]
     advertise_tags: Option<Vec<String>>,
     /// Use the networks that other nodes advertise.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     accept_routes: Option<bool>,
-    /// Resolve names as the tailnet says; on by default.
+    /// Use the DNS settings of the tailnet; on by default.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     accept_dns: Option<bool>,
-    /// Reach everything through this node, by its name or address; none if empty.
+    /// Use this node as the exit node, by its name or address; none if empty.
     #[arg(long, value_name = "NODE")]
     exit_node: Option<String>,
-    /// Reach the networks that this machine is connected to directly in spite of an exit node.
+    /// Reach the local networks of this machine directly while an exit node is used.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     exit_node_allow_lan_access: Option<bool>,
     /// Accept no connections from other nodes.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     shields_up: Option<bool>,
-    /// Give what comes for advertised routes this machine's address; on by default.
+    /// Masquerade packets to advertised routes with this machine's address; on by default.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     snat_subnet_routes: Option<bool>,
-    /// Relay for other nodes that the tailnet's policy allows it, at this UDP port, 0 for any; not
-    /// at all if empty.
+    /// Be a peer relay at this UDP port, 0 for any, for nodes that the tailnet's policy allows; not a
+    /// relay if empty.
     #[arg(long, value_name = "PORT", value_parser = relay_port)]
     relay_server_port: Option<RelayPort>,
-    /// Reach peers behind a NAT that gives each destination another port by calling ports at random, and
-    /// be called so behind one; on by default.
+    /// Probe many random ports to reach a peer behind a symmetric NAT (birthday probing), and take part if
+    /// this node is behind one; on by default.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     guess_ports: Option<bool>,
-    /// The coordinator's key, as `linerate-server` shows it: mkey:HEX. By default the key that it had at the
-    /// first connection; with another one it is refused.
+    /// The coordinator's key, as `linerate-server` prints it: mkey:HEX. A coordinator with another key is
+    /// refused. By default the key of the first connection.
     #[arg(long, value_name = "KEY", value_parser = server_key)]
     server_key: Option<String>,
-    /// A user who may change settings, beside root.
+    /// The user that may change settings, in addition to root.
     #[arg(long, value_name = "USER")]
     operator: Option<String>,
 }
 
-/// The port of a relay, or that there is to be none.
+/// The port of a peer relay; `None` for no relay.
 #[derive(Clone, Copy, Debug)]
 struct RelayPort(Option<u16>);
 
-/// The longest name of a machine, in bytes (`tailscale up`).
+/// The maximum length of a machine's name, in bytes (`tailscale up`).
 const MAX_HOSTNAME_LEN: usize = 256;
 /// The networks of an exit node.
 const EXIT: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 impl Flags {
-    /// Checks the flags that need no answer of the node.
+    /// Checks the flags that can be checked without the node.
     ///
     /// # Errors
     /// An advertised network is invalid, or only one of the two default routes is advertised.
@@ -75,10 +75,10 @@ impl Flags {
         self.advertise_routes.as_ref().map(|given| read_routes(given)).transpose().map(drop)
     }
 
-    /// The settings that are said, as LocalAPI takes them (`ipn/prefs.go`, `MaskedPrefs`).
+    /// The given settings in the form of LocalAPI (`ipn/prefs.go`, `MaskedPrefs`).
     ///
     /// # Errors
-    /// A network is none, or there is no such exit node.
+    /// A network is invalid, or the exit node does not exist.
     pub fn masked(&self, runtime: &Runtime, client: &Client) -> anyhow::Result<Value> {
         let mut prefs = Map::new();
         let mut set = |name: &str, value: Value| {
@@ -125,7 +125,7 @@ impl Flags {
         Ok(Value::Object(prefs))
     }
 
-    /// The networks that are advertised from now on. What is not said stays.
+    /// The networks to advertise. Those of a flag that is not given remain.
     fn routes(&self, runtime: &Runtime, client: &Client) -> anyhow::Result<Vec<String>> {
         let now = runtime.block_on(client.get("prefs"))?;
         let now = now["AdvertiseRoutes"].as_array().cloned().unwrap_or_default();
@@ -140,7 +140,7 @@ impl Flags {
         Ok(routes)
     }
 
-    /// Whether any is said.
+    /// Whether any flag is given.
     pub fn any_is_set(&self) -> bool {
         let Self { hostname, advertise_routes, advertise_exit_node, advertise_tags, .. } = self;
         let Self { accept_routes, accept_dns, exit_node, exit_node_allow_lan_access, .. } = self;
@@ -159,9 +159,9 @@ impl Flags {
 
 fn hostname(text: &str) -> Result<String, &'static str> {
     match text {
-        _ if text.len() > MAX_HOSTNAME_LEN => Err("a name has at most 256 bytes"),
-        _ if text.starts_with('-') => Err("a name does not begin with a hyphen"),
-        _ if text.contains(char::is_control) => Err("a name has no control characters"),
+        _ if text.len() > MAX_HOSTNAME_LEN => Err("a name must not be longer than 256 bytes"),
+        _ if text.starts_with('-') => Err("a name must not begin with a hyphen"),
+        _ if text.contains(char::is_control) => Err("a name must not contain control characters"),
         _ => Ok(text.to_owned()),
     }
 }
@@ -171,12 +171,12 @@ fn tag(text: &str) -> Result<String, &'static str> {
     let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
     match text.strip_prefix("tag:") {
         None if text.is_empty() => Ok(String::new()),
-        None => Err("a tag begins with `tag:`"),
+        None => Err("a tag must begin with `tag:`"),
         Some(name) if !name.starts_with(|first: char| first.is_ascii_alphabetic()) => {
-            Err("behind `tag:` a tag begins with a letter")
+            Err("a tag must have a letter after `tag:`")
         }
         Some(name) if !name.as_bytes().iter().all(is_letter) => {
-            Err("a tag has letters, digits and hyphens")
+            Err("a tag must consist of letters, digits and hyphens")
         }
         Some(_) => Ok(text.to_owned()),
     }
@@ -190,7 +190,7 @@ fn server_key(text: &str) -> Result<String, &'static str> {
     member::client::read_server_key(text).map(|key| key.to_string())
 }
 
-/// The networks of `--advertise-routes`, and whether they are those of an exit node as well.
+/// Parses the networks of `--advertise-routes`. Also returns whether they include those of an exit node.
 fn read_routes(texts: &[String]) -> anyhow::Result<(Vec<String>, bool)> {
     let texts = texts.iter().filter(|text| !text.is_empty());
     let routes = texts.map(|text| network(text)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -200,8 +200,8 @@ fn read_routes(texts: &[String]) -> anyhow::Result<(Vec<String>, bool)> {
         && let Some(exit) = exits.first()
     {
         bail!(
-            "--advertise-routes: {exit} without {missing}: an exit node advertises both, as \
-             --advertise-exit-node does"
+            "--advertise-routes: {exit} without {missing}: an exit node must advertise both: use \
+             --advertise-exit-node"
         );
     }
     Ok((routes, !exits.is_empty()))
@@ -210,21 +210,23 @@ fn read_routes(texts: &[String]) -> anyhow::Result<(Vec<String>, bool)> {
 fn network(text: &str) -> anyhow::Result<String> {
     let net: IpNet = text.parse().with_context(|| format!("--advertise-routes: {text}"))?;
     if net.trunc() != net {
-        bail!("--advertise-routes: {text} has host bits: {} is the network", net.trunc());
+        bail!("--advertise-routes: {text} has host bits: use {}", net.trunc());
     }
     Ok(net.to_string())
 }
 
-/// The stable ID of a node, by its name or address.
+/// Looks up the stable ID of an exit node by its name or address.
 fn find(runtime: &Runtime, client: &Client, node: &str) -> anyhow::Result<String> {
     let status = runtime.block_on(client.get("status"))?;
     let peers = status["Peer"].as_object().into_iter().flat_map(Map::values);
     let found = peers.into_iter().find(|peer| super::status::has_name(peer, node));
-    let found = found.with_context(|| format!("--exit-node: there is no node {node}"))?;
+    let found = found.with_context(|| format!("--exit-node: {node}: no such node"))?;
     if found["ExitNodeOption"] != json!(true) {
-        bail!("--exit-node: {node} does not offer to be one");
+        bail!("--exit-node: {node} does not offer to be an exit node");
     }
-    let id = found["ID"].as_str().with_context(|| format!("--exit-node: {node} has no ID"))?;
+    let id = found["ID"]
+        .as_str()
+        .with_context(|| format!("--exit-node: the ID of {node} is unknown"))?;
     Ok(id.to_owned())
 }
 

@@ -1,4 +1,4 @@
-//! What a node of a tailnet says of itself, for `linerate doctor`.
+//! The state of a node of a tailnet, for `linerate doctor`.
 
 use doctor::{Member, Tunnel};
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ use super::{
     runtime,
 };
 
-/// Asks the node of this tunnel, where it is one.
+/// Adds the state of the tailnet node with this interface, if there is one.
 pub(crate) fn add_node_health(tunnel: &mut Tunnel) {
     if !is_running_node(&tunnel.name) {
         return;

@@ -1,7 +1,7 @@
 //! `linerate join`: this machine becomes a node of a tailnet.
 //!
 //! ```text
-//!   join ──► starts the node in the background, unless it runs
+//!   join ──► starts the node in the background, unless it is running
 //!     |            settings, login ──► the node's socket
 //!     `── waits:   an address to log in at ──► printed, with a QR code
 //!                  connected ──► returns
@@ -42,24 +42,25 @@ use crate::{
     resource_args::ResourceArgs,
 };
 
-/// The interface where none is said.
+/// The default interface.
 const INTERFACE: &str = "tailnet0";
-/// Where a key may be, beside the argument.
+/// Environment variables that may contain a key.
 const KEY_VARIABLES: [&str; 3] = ["LINERATE_AUTH_KEY", "TS_AUTHKEY", "TS_AUTH_KEY"];
-/// The longest auth key, in bytes. Those of Tailscale and headscale have fewer than 100.
+/// The maximum length of an auth key, in bytes. Those of Tailscale and headscale have fewer than 100.
 const MAX_KEY_LEN: usize = 4096;
 /// The states of a node (`ipn/backend.go`, `State`).
 const NEEDS_LOGIN: u64 = 2;
 const NEEDS_APPROVAL: u64 = 3;
 const RUNNING: u64 = 6;
-/// Tells the state, settings and the address for logging in at once (`NotifyInitialState`).
+/// Requests a notification of the state, the settings and the login page at once
+/// (`NotifyInitialState`).
 const INITIAL_STATE: u32 = 1 << 1;
-/// How often it is tried whether a node that was just started answers.
+/// The time between two checks whether a new node answers.
 const START_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How often a running node is asked whether the coordinator has answered.
+/// The time between two checks whether the coordinator has answered.
 const STATUS_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The life of a node, which reports when it is ready.
+/// Runs a node until it ends. Calls its argument once the node is ready.
 type Run = Box<dyn FnOnce(&mut dyn FnMut()) -> anyhow::Result<()>>;
 
 /// Whether this process is `linerate join`, and may read its key from this variable.
@@ -71,7 +72,7 @@ pub(crate) fn is_auth_key_variable(name: &str) -> bool {
         && (KEY_VARIABLES.contains(&name) || arguments.iter().any(names))
 }
 
-/// The key that is an argument itself, which is overwritten.
+/// Takes the value of `--auth-key` if it is the key itself, and overwrites the argument.
 pub(crate) fn take_key_argument() -> Option<Zeroizing<String>> {
     let is_key = |value: &str| !value.starts_with("file:") && !value.starts_with("env:");
     take_argument(&["--auth-key", "--authkey"], is_key)
@@ -80,13 +81,13 @@ pub(crate) fn take_key_argument() -> Option<Zeroizing<String>> {
 /// Arguments of `linerate join`.
 #[derive(Args)]
 pub(crate) struct Join {
-    /// The coordinator, as https://headscale.example, and the interface. Without a coordinator, the
-    /// one that was joined before.
+    /// The coordinator, such as https://headscale.example, and the interface. By default the coordinator
+    /// of the last join.
     #[arg(value_name = "URL] [IFACE", num_args = 0..=2)]
     url_and_interface: Vec<String>,
-    /// A key that admits this machine: file:PATH, env:NAME, or the key itself, which others can see
-    /// in the list of processes. By default the environment's LINERATE_AUTH_KEY, TS_AUTHKEY or
-    /// TS_AUTH_KEY, which may be file:PATH as well; without one, you log in with a browser.
+    /// A key that admits this machine: file:PATH, env:NAME, or the key itself, which other users can see
+    /// in the list of processes. By default the environment variable LINERATE_AUTH_KEY, TS_AUTHKEY or
+    /// TS_AUTH_KEY, which may also be file:PATH. Without a key, you log in with a browser.
     #[arg(long, value_name = "KEY", alias = "authkey")]
     auth_key: Option<String>,
     #[arg(skip)]
@@ -114,13 +115,13 @@ pub(crate) struct Join {
     /// node stores the networks for later starts.
     #[arg(long, value_name = "NETWORK")]
     address_range: Vec<IpNet>,
-    /// How long to wait until the node is connected; a browser's login is waited for in any case.
+    /// How long to wait for the connection. The time of a login with a browser does not count.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = seconds)]
     timeout: Duration,
     /// Stay in the foreground.
     #[arg(short, long)]
     foreground: bool,
-    /// Talk to the node that another process starts; the key is on standard input.
+    /// Only log in the node that another process starts. The key is on standard input.
     #[arg(long, hide = true)]
     only_log_in: bool,
     #[command(flatten)]
@@ -132,7 +133,7 @@ pub(crate) struct Join {
 }
 
 impl Join {
-    /// Gives it the key that [`take_key_argument`] took.
+    /// Sets the key that [`take_key_argument`] returned.
     pub fn set_key(&mut self, key: Option<Zeroizing<String>>) {
         self.key = key;
     }
@@ -151,27 +152,30 @@ impl Join {
         }
         if is_running_node(&name) {
             let is_start = self.foreground || !self.address_range.is_empty();
-            ensure!(!is_start, "{name}: it runs already: `linerate down {name}` ends it");
+            ensure!(
+                !is_start,
+                "{name}: the node is already running: stop it with `linerate down {name}`"
+            );
             return self.log_in(&name, url.as_deref(), key);
         }
         let state = self.state_dir.clone().unwrap_or_else(|| state_folder(&name));
         let state = std::path::absolute(&state)?;
         ensure!(
             url.is_some() || state.join("agent").exists(),
-            "{name}: it has not joined a tailnet yet: say the coordinator's URL"
+            "{name}: the node has not joined a tailnet yet: the coordinator's URL is required"
         );
         if self.foreground {
-            // This process becomes the node, which talks to nobody here.
+            // This process becomes the node. A child process logs it in and prints the result.
             let mut again = Command::new("/proc/self/exe");
             again.args(env::args_os().skip(1)).arg("--only-log-in").stdin(Stdio::piped());
             let mut input = again
                 .spawn()?
                 .stdin
                 .take()
-                .context("the child process has no pipe for its standard input")?;
+                .context("the standard input of the child process is not a pipe")?;
             input.write_all(key.take().unwrap_or_default().as_bytes())?;
         }
-        // In the background this returns in two processes, of which the node's drops the key.
+        // In the background this returns in two processes. The process of the node drops the key.
         match self.start(&name, state, &mut key)? {
             Started::InBackground if self.foreground => Ok(()),
             Started::InBackground => self.log_in(&name, url.as_deref(), key),
@@ -220,19 +224,19 @@ impl Join {
         let (url, name) = match (&urls[..], &names[..]) {
             ([] | [_], [] | [_]) => (urls.first(), names.first()),
             ([_, ..], [..]) if urls.len() > 1 => bail!("a node has one coordinator"),
-            _ => bail!("a coordinator is like https://{}", names[0]),
+            _ => bail!("the URL of a coordinator has the form https://{}", names[0]),
         };
         if let Some(url) = url {
             ensure!(
                 url.starts_with("https://") || url.starts_with("http://"),
-                "{url}: a coordinator is at https:// or http://"
+                "{url}: the URL of a coordinator begins with https:// or http://"
             );
         }
         let name = name.map_or(INTERFACE, |name| name.as_str());
         Ok((url.map(|url| url.trim_end_matches('/').to_owned()), name.to_owned()))
     }
 
-    /// The key that admits this machine. It stays in no argument and no variable.
+    /// Takes the key that admits this machine, and removes it from arguments and variables.
     fn take_auth_key(&mut self) -> anyhow::Result<Option<Zeroizing<String>>> {
         let variables = KEY_VARIABLES.map(|name| (name, take_variable(name)));
         let is_set = |key: &Zeroizing<String>| !key.trim().is_empty();
@@ -294,7 +298,7 @@ impl Join {
     }
 }
 
-/// The key that a variable contains, or the file that it names.
+/// The key in a variable, or in the file that the variable names.
 fn key_of_variable(name: &str, value: Zeroizing<String>) -> anyhow::Result<Zeroizing<String>> {
     match value.trim().strip_prefix("file:") {
         Some(path) => read_key_file(name, path),
@@ -306,11 +310,11 @@ fn key_of_variable(name: &str, value: Zeroizing<String>) -> anyhow::Result<Zeroi
 fn read_key_file(named_by: &str, path: &str) -> anyhow::Result<Zeroizing<String>> {
     let key = File::open(path).map_err(Into::into).and_then(read_key);
     let key = key.with_context(|| format!("{named_by}: {path}"))?;
-    ensure!(!key.trim().is_empty(), "{named_by}: {path}: it is empty");
+    ensure!(!key.trim().is_empty(), "{named_by}: {path}: the file is empty");
     Ok(key)
 }
 
-/// Reads a key. Its memory is allocated once: a string that grows would leave pieces behind.
+/// Reads a key. Its memory is allocated once: a growing string would leave copies of the key behind.
 fn read_key(from: impl io::Read) -> anyhow::Result<Zeroizing<String>> {
     let mut key = Zeroizing::new(String::with_capacity(MAX_KEY_LEN + 1));
     let read = from.take(MAX_KEY_LEN as u64 + 1).read_to_string(&mut key)?;
@@ -318,7 +322,7 @@ fn read_key(from: impl io::Read) -> anyhow::Result<Zeroizing<String>> {
     Ok(key)
 }
 
-/// Waits until a node that was just started answers.
+/// Waits until a new node answers.
 async fn wait_until_answering(client: &Client, end: Instant) -> anyhow::Result<()> {
     loop {
         match client.get("prefs").await {
@@ -328,7 +332,7 @@ async fn wait_until_answering(client: &Client, end: Instant) -> anyhow::Result<(
     }
 }
 
-/// Waits until the node runs, and the coordinator has answered or cannot be reached. Returns the
+/// Waits until the node is running, and the coordinator has answered or cannot be reached. Returns the
 /// node's status.
 async fn wait_until_connected(
     client: &Client,
@@ -360,7 +364,7 @@ async fn wait_until_connected(
         {
             print_login_page(at);
             page = at.to_owned();
-            // However long somebody takes.
+            // A login with a browser may take any time.
             end = Instant::now() + Duration::from_secs(365 * 24 * 3600);
         }
         let state = notification["State"].as_u64();
@@ -378,17 +382,17 @@ async fn wait_until_connected(
     }
 }
 
-/// What is in the way, as the node tells it.
+/// The reason why the node is not connected, as reported by the node.
 async fn reason_not_connected(client: &Client) -> String {
     let status = client.get("status?peers=false").await.unwrap_or_default();
     let health = health(&status);
     match status["BackendState"].as_str() {
-        state if health.is_empty() => state.unwrap_or("it does not say why").to_owned(),
+        state if health.is_empty() => state.unwrap_or("the node reports no reason").to_owned(),
         _ => health,
     }
 }
 
-/// The address to log in at, for a browser here and for a phone.
+/// Prints the address of the login page, as text and as a QR code for a phone.
 fn print_login_page(at: &str) {
     eprintln!("\nTo log in, visit:\n\n\t{at}\n");
     if let Ok(code) = QrCode::new(at) {
@@ -402,12 +406,12 @@ fn health(status: &Value) -> String {
     health.filter_map(Value::as_str).collect::<Vec<_>>().join("; ")
 }
 
-/// Why the coordinator is not connected, or nothing.
+/// The reason why the coordinator is not connected; empty if it is connected.
 fn problem(status: &Value) -> &str {
     status["CoordinatorProblem"].as_str().unwrap_or_default()
 }
 
-/// How a node that runs is connected, with its addresses.
+/// Describes how a running node is connected, with its addresses.
 fn connected(status: &Value) -> String {
     let own = status["Self"]["TailscaleIPs"].as_array().into_iter().flatten();
     let addresses: String = own.filter_map(Value::as_str).map(|at| format!(", {at}")).collect();

@@ -1,4 +1,4 @@
-//! `linerate ping`, `whois`, `netcheck` and `why` of a node of a tailnet.
+//! `linerate ping`, `whois`, `netcheck` and `why` for a node of a tailnet.
 
 use std::{thread, time::Duration};
 
@@ -35,7 +35,7 @@ pub(crate) struct Netcheck {
 /// Arguments of `linerate why`.
 #[derive(Args)]
 pub(crate) struct Why {
-    /// A node, by its name or address, and maybe a port.
+    /// A node, by its name or address, optionally with a port.
     #[arg(value_name = "NODE[:PORT]")]
     target: String,
     #[command(flatten)]
@@ -107,8 +107,8 @@ impl Why {
     }
 }
 
-/// `linerate ping` for a node: pings until the path is direct, or `count` times; through the tunnel
-/// always so often.
+/// `linerate ping` for a node: pings until the path is direct, but at most `count` times. Pings through
+/// the tunnel are always sent `count` times.
 pub(crate) fn ping(
     node: Option<String>,
     target: &str,
@@ -150,7 +150,7 @@ pub(crate) fn ping(
     if answered { Ok(()) } else { bail!("{target}: no answer") }
 }
 
-/// The address of a node, by its name or address.
+/// Looks up the address of a node by its name or address.
 fn address(runtime: &Runtime, client: &Client, target: &str) -> anyhow::Result<String> {
     if target.parse::<std::net::IpAddr>().is_ok() {
         return Ok(target.to_owned());
@@ -159,10 +159,10 @@ fn address(runtime: &Runtime, client: &Client, target: &str) -> anyhow::Result<S
     let peers = status["Peer"].as_object().into_iter().flat_map(Map::values);
     let found = peers.into_iter().find(|peer| has_name(peer, target));
     let address = found.and_then(|peer| words(&peer["TailscaleIPs"]).into_iter().next());
-    address.with_context(|| format!("there is no node {target}"))
+    address.with_context(|| format!("{target}: no such node"))
 }
 
-/// A word of the network, in a line.
+/// A text from the network without control characters.
 pub(super) fn word(value: &Value) -> String {
     on_one_line(value.as_str().unwrap_or_default())
 }

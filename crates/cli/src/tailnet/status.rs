@@ -9,7 +9,7 @@ use crate::units::bytes;
 /// Arguments of `linerate status`.
 #[derive(Args)]
 pub(crate) struct Status {
-    /// As JSON, with the fields of `tailscale status --json`.
+    /// Print JSON, with the fields of `tailscale status --json`.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -99,12 +99,12 @@ fn row(peer: &Value, users: &Value) -> [String; 5] {
     [address, name, user, word("OS"), path].map(|cell| on_one_line(&cell))
 }
 
-/// Words of the network, which never begin a line of ours.
+/// Replaces control characters of a text from the network, so that it cannot start a line of the output.
 pub(super) fn on_one_line(words: &str) -> String {
     words.replace(char::is_control, " ")
 }
 
-/// When a node's key expires, if it does.
+/// Describes when a node's key expires, if it does.
 fn expiry(peer: &Value) -> String {
     match peer["KeyExpiry"].as_str() {
         _ if peer["Expired"] == Value::Bool(true) => "; its key has expired".to_owned(),

@@ -1,4 +1,4 @@
-//! `linerate lock`: what `tailscale lock` does, of a node of linerate's.
+//! `linerate lock`: tailnet lock of a node of linerate, like `tailscale lock`.
 
 use anyhow::{Context, bail};
 use base64ct::{Base64, Encoding as _};
@@ -15,7 +15,7 @@ use super::{NodeSelector, queries::word, runtime};
 /// Arguments of `linerate lock`.
 #[derive(Args)]
 pub(crate) struct Tka {
-    /// The interface of the node; may be left out where there is one node on this machine.
+    /// The interface of the node; optional if this machine has only one node.
     #[arg(long, value_name = "IFACE", global = true)]
     interface: Option<String>,
     #[command(subcommand)]
@@ -24,37 +24,37 @@ pub(crate) struct Tka {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show whether tailnet lock is on, which keys sign, and which peers are locked out.
+    /// Show whether tailnet lock is on, the trusted keys, and the peers that are locked out.
     Status,
-    /// Turn tailnet lock on: these keys are trusted, this node's own among them. Prints the secrets
-    /// of which each turns it off.
+    /// Turn tailnet lock on with these trusted keys, which must include this node's key. Prints secrets,
+    /// each of which can turn it off.
     Init {
         /// Trusted keys, as `linerate lock status` shows them on their nodes.
         #[arg(value_name = "KEY", required = true)]
         keys: Vec<String>,
-        /// How many secrets are made.
+        /// The number of secrets to create.
         #[arg(long, default_value = "1", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
         gen_disablements: u8,
     },
-    /// Sign the key of a node, by this node's own.
+    /// Sign the key of a node with this node's key.
     Sign {
         /// The node key.
         node: String,
-        /// The node's key of tailnet lock, by which it renews its signature.
+        /// The tailnet lock key of the node, with which it can renew its signature.
         key: Option<String>,
     },
-    /// Trust more keys.
+    /// Add trusted keys.
     Add {
         /// The keys.
         #[arg(value_name = "KEY", required = true)]
         keys: Vec<String>,
     },
-    /// Trust keys no more. What they signed is signed anew by this node's.
+    /// Remove trusted keys. Nodes that they signed are signed again with this node's key.
     Remove {
         /// The keys.
         #[arg(value_name = "KEY", required = true)]
         keys: Vec<String>,
-        /// Lock out what they signed.
+        /// Do not sign these nodes again: they are locked out.
         #[arg(long)]
         no_re_sign: bool,
     },
@@ -65,7 +65,7 @@ enum Command {
     },
     /// Show the last changes.
     Log {
-        /// How many.
+        /// The maximum number of changes.
         #[arg(long, default_value = "50")]
         limit: usize,
     },
@@ -110,7 +110,7 @@ impl Tka {
     }
 }
 
-/// The node, and what its answers are waited for in.
+/// A client of the node, with the runtime in which to wait for answers.
 struct NodeClient {
     client: Client,
     runtime: Runtime,
@@ -133,7 +133,7 @@ impl NodeClient {
         }
         let hashes: Vec<String> =
             made.iter().map(|(_, hash)| Base64::encode_string(hash)).collect();
-        // Before it is on: an answer that is lost loses no secret.
+        // Printed before the request, so that a lost answer loses no secret.
         println!(
             "Store these secrets: each can turn tailnet lock off, and they are not shown again:"
         );
@@ -155,16 +155,16 @@ impl NodeClient {
         self.post("tka/modify", &json!({ what: keys })).map(drop)
     }
 
-    /// Signs what a key signed, by this node's own.
+    /// Replaces the signatures of a key by signatures of this node's key.
     fn re_sign(&self, key: &str) -> anyhow::Result<()> {
         let (id, own) = (public_key(key)?, self.get("tka/status")?);
         if own["PublicKey"].as_str().map(public_key).transpose()? == Some(id) {
-            bail!("this node's own key cannot sign and be removed: do it on another node");
+            bail!("a node cannot remove its own key: run this command on another node");
         }
         let request = self.client.post_bytes("tka/affected-sigs", &id);
         let signatures = self.runtime.block_on(request)?;
         for text in signatures.as_array().into_iter().flatten().filter_map(Value::as_str) {
-            let signature = Base64::decode_vec(text).ok().context("a signature")?;
+            let signature = Base64::decode_vec(text).ok().context("invalid signature")?;
             let (node, wrapping) = member::tka::signed_node(&signature)?;
             self.sign(&node, &wrapping)?;
         }
@@ -197,7 +197,7 @@ fn show(status: &Value) {
     }
 }
 
-/// A key as people write it.
+/// A key in the form of Tailscale's commands.
 fn displayed(key: &str) -> String {
     key.replacen("nlpub:", "tlpub:", 1)
 }

@@ -14,7 +14,7 @@ use crate::{
     units::{bits, duration},
 };
 
-/// Stands for the previous state of a new interface.
+/// The previous state of a new interface.
 const NEW: &Interface = &Interface {
     name: String::new(),
     public_key: None,
@@ -24,7 +24,7 @@ const NEW: &Interface = &Interface {
     own: None,
 };
 
-/// At most `rows` lines: each interface with its busiest peers.
+/// Renders at most `rows` lines: each interface with its busiest peers.
 pub(super) fn render(before: &Sample, now: &Sample, rows: usize) -> Vec<String> {
     let span = Span::between(before.at, now.at);
     let heads: Vec<(&Interface, &Interface, Vec<String>)> = now
@@ -36,7 +36,7 @@ pub(super) fn render(before: &Sample, now: &Sample, rows: usize) -> Vec<String> 
             (old, interface, head(span, old, interface))
         })
         .collect();
-    // Each also has a title for its peers, and an empty line before the next one.
+    // Each interface also needs a title for its peers, and an empty line before the next one.
     let taken: usize = heads.iter().map(|(.., head)| head.len() + 2).sum();
     let each = rows.saturating_sub(taken) / heads.len().max(1);
     let mut lines = Vec::new();
@@ -117,11 +117,11 @@ fn head_of_own(span: Span, old: Option<&Stats>, own: &Stats, sum: Traffic) -> Ve
     lines
 }
 
-/// A title and the busiest peers, at most `room`.
+/// Renders a title and the busiest peers, at most `room`.
 fn peers(span: Span, old: &[PeerState], peers: &[PeerState], room: usize) -> Vec<String> {
     let mut busy: Vec<(Traffic, &PeerState)> =
         peers.iter().map(|peer| (Traffic::of(span, old, peer), peer)).collect();
-    // Idle peers by their last handshake.
+    // Idle peers are sorted by their last handshake.
     busy.sort_by(|(a, one), (b, other)| {
         let rates = b.both().partial_cmp(&a.both()).unwrap_or(Ordering::Equal);
         rates.then(other.last_handshake.cmp(&one.last_handshake))
@@ -205,7 +205,7 @@ mod tests {
                 assert!(lines[line].contains(word), "{word:?} in {:?}", lines[line]);
             }
         }
-        assert!(!lines[4].contains("replayed"), "of drops only what was dropped");
+        assert!(!lines[4].contains("replayed"), "reasons with a count of zero are not shown");
     }
 
     #[test]

@@ -15,7 +15,7 @@ impl Span {
         Self { seconds: after.saturating_sub(before).max(1) as f64 / 1e9 }
     }
 
-    /// The rate of a counter. One that went back was reset by a new daemon.
+    /// The rate of a counter. A counter that has decreased was reset by a new daemon.
     pub fn rate(self, before: u64, after: u64) -> f64 {
         after.checked_sub(before).unwrap_or(after) as f64 / self.seconds
     }
@@ -55,13 +55,13 @@ pub(super) fn queue_delay(before: &LoadStats, after: &LoadStats) -> Option<f64> 
     mean(before.queued, after.queued).map(|micros| micros / 1e3)
 }
 
-/// The mean time until a handshake was answered, in milliseconds, since the daemon's start, as they
-/// are rare.
+/// The mean time until a handshake was answered, in milliseconds. It counts since the daemon's start,
+/// because handshakes are rare.
 pub(super) fn handshake_latency(load: &LoadStats) -> Option<f64> {
     mean(Sum::default(), load.handshakes).map(|micros| micros / 1e3)
 }
 
-/// The mean of what was added to a count and a sum.
+/// The mean of the values that were added between two samples.
 fn mean(before: Sum, after: Sum) -> Option<f64> {
     let difference = |before: u64, after: u64| after.checked_sub(before).unwrap_or(after);
     let (count, sum) = (difference(before.count, after.count), difference(before.sum, after.sum));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn mean_of_no_batches_is_none() {
+    fn mean_without_batches_is_absent() {
         let span = Span::between(0, 1_000_000_000);
         assert_eq!(batches(span, sum(10, 100), sum(14, 300)), (200.0, Some(50.0)));
         assert_eq!(batches(span, sum(10, 100), sum(10, 100)), (0.0, None));

@@ -9,17 +9,18 @@ use std::{
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use sys::{poll, process::Signals};
 
-/// Enters the alternate screen, without cursor and line wrapping (ECMA-48 and xterm's control
-/// sequences), and leaves it.
+/// Sequences that enter the alternate screen, without cursor and line wrapping, and leave it (ECMA-48 and
+/// xterm's control sequences).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// Moves to the upper left corner; clears to the end of the line, and of the screen.
+/// Sequences that move to the upper left corner, clear the rest of the line, and clear the rest of the
+/// screen.
 const HOME: &str = "\x1b[H";
 const REST_OF_LINE: &str = "\x1b[K";
 const REST: &str = "\x1b[J";
-/// Assumed if the terminal does not report its size.
+/// The size if the terminal does not report it.
 const DEFAULT_SIZE: ScreenSize = ScreenSize { rows: 24, columns: 80 };
-/// The keys that quit: `q`, and ctrl-C and ctrl-D, which are not signals here.
+/// The keys that quit: `q`, ctrl-C and ctrl-D, which do not send signals in this mode.
 const END_KEYS: [u8; 3] = [b'q', 3, 4];
 
 /// The size of the screen.
@@ -33,7 +34,7 @@ pub(super) struct ScreenSize {
 pub(super) struct Screen {
     signals: Signals,
     out: Stdout,
-    /// If it is a terminal: its input and its previous mode.
+    /// The input of the terminal and its previous mode, if the output is a terminal.
     terminal: Option<(Stdin, Option<Termios>)>,
 }
 
@@ -57,7 +58,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Waits for so long; whether the user quits meanwhile.
+    /// Waits for this time. Returns whether the user quits meanwhile.
     pub fn wait_for_quit(&mut self, time: Duration) -> io::Result<bool> {
         let until = sys::clock::boottime_nanos() + time.as_nanos() as u64;
         loop {
@@ -115,7 +116,7 @@ fn frame(lines: &[String], columns: usize) -> String {
 impl Drop for Screen {
     fn drop(&mut self) {
         if let Some((input, previous)) = &self.terminal {
-            // There is nowhere to report an error.
+            // Errors cannot be reported here.
             let _ = self.out.write_all(LEAVE.as_bytes());
             let _ = self.out.flush();
             if let Some(previous) = previous {

@@ -155,7 +155,7 @@ fn a_pipe_ends_by_itself_and_an_impossible_capture_is_refused() {
         .map(|number| Capturing::start(host, &format!("c{number}"), "wg0", Stdio::null()))
         .collect();
     for (arguments, why) in [
-        (format!("capture {INTERFACE} --peer {stranger}"), "it has no such peer"),
+        (format!("capture {INTERFACE} --peer {stranger}"), "the interface does not have this peer"),
         (format!("capture {INTERFACE} -w /run/rig/none"), "too many captures"),
         ("capture wg9 -w /run/rig/none".to_owned(), "wg9: no userspace interface"),
     ] {

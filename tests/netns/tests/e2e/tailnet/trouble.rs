@@ -368,9 +368,9 @@ fn invalid_flags_start_nothing_and_a_missing_device_suggests_userspace() {
     let node = Member::start(tailnet.host("node", Uplink::Switch), MemberKind::Linerate);
     let url = tailnet.coordinator.url();
     for (flags, reason) in [
-        ("--advertise-tags=server", "a tag begins with `tag:`"),
+        ("--advertise-tags=server", "a tag must begin with `tag:`"),
         ("--advertise-routes=0.0.0.0/0", "0.0.0.0/0 without ::/0"),
-        ("--hostname -x", "a name does not begin with a hyphen"),
+        ("--hostname -x", "a name must not begin with a hyphen"),
     ] {
         let refused = node.restart(&format!("{url} {flags}"));
         assert!(!refused.ok && refused.stderr.contains(reason), "{flags}: {refused:?}");

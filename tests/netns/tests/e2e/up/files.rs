@@ -119,7 +119,7 @@ fn down_of_an_interface_of_wg_quick_is_refused_without_effect() {
     world.left.run(format!("{quick} up {file} </dev/null >/run/rig/quick.log 2>&1"));
     let rules = world.left.run("ip rule");
     let outcome = linerate(&world.left, &format!("down {INTERFACE}"));
-    let wanted = "wg-quick brought wg0 up: `wg-quick down wg0` takes it down";
+    let wanted = "wg-quick brought wg0 up: use `wg-quick down wg0`";
     assert!(!outcome.ok && outcome.stderr.contains(wanted), "{}", outcome.stderr);
     assert!(world.left.has_device(INTERFACE));
     assert_eq!(world.left.run("ip rule"), rules);

@@ -267,7 +267,10 @@ fn a_pipe_is_named_by_its_link_or_the_command_line() {
     };
     let descriptor = format!("<(cat {file})");
     let (done, said) = up(&format!("up {descriptor}"), "</dev/null");
-    assert!(!done && said.contains("a pipe has no name: `--name NAME`"), "{said}");
+    assert!(
+        !done && said.contains("a pipe does not name the interface: use `--name NAME`"),
+        "{said}"
+    );
     host.run("ln -s /dev/stdin /run/rig/wg1.conf; mkfifo -m 600 /run/rig/wg2.conf");
     host.run(format!("setsid sh -c 'cat {file} >/run/rig/wg2.conf' </dev/null >/dev/null 2>&1 &"));
     for (arguments, redirections, name, path) in [
