@@ -1,4 +1,4 @@
-//! The coordinator's protocol, ts2021: what is said to it, and what is decided between answers.
+//! The coordinator's protocol, ts2021: messages, encryption and the decisions of a client.
 //!
 //! ```text
 //!   GET /key                 the coordinator's key
@@ -10,7 +10,7 @@
 //!         /machine/map       a stream of frames                                 frame
 //! ```
 //!
-//! Where to connect is [`dial`], when to try again [`backoff`].
+//! [`dial`] decides how to connect, [`backoff`] when to retry.
 
 pub mod backoff;
 pub mod dial;
@@ -23,16 +23,16 @@ pub mod record;
 pub mod register;
 pub mod stream;
 
-/// The capability version that is announced: a promise of what this node does (tailscale
-/// `tailcfg/tailcfg.go`). 120 and 121 promise peer relays.
+/// The announced capability version. It declares which features this node supports (tailscale
+/// `tailcfg/tailcfg.go`). 120 and 121 declare peer relays.
 pub const CAPABILITY_VERSION: u16 = 121;
 
-/// Where Noise begins (tailscale `control/controlhttp/controlhttpcommon`).
+/// Path of the upgrade to Noise (tailscale `control/controlhttp/controlhttpcommon`).
 pub const UPGRADE_PATH: &str = "/ts2021";
-/// What the connection is upgraded to.
+/// Name of the protocol after the upgrade.
 pub const UPGRADE_PROTOCOL: &str = "tailscale-control-protocol";
 /// The header with the first Noise message, in padded base64.
 pub const HANDSHAKE_HEADER: &str = "X-Tailscale-Handshake";
-/// The header by which a coordinator spreads its load: the node key (tailscale
+/// The header with the node key, by which a coordinator can balance its load (tailscale
 /// `control/ts2021`, `tailcfg.LBHeader`).
 pub const LOAD_BALANCE_HEADER: &str = "Ts-Lb";

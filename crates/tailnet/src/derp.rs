@@ -1,4 +1,4 @@
-//! DERP: relays that pass on datagrams by node key (tailscale `derp/derp.go`).
+//! DERP: relays that forward datagrams by node key (tailscale `derp/derp.go`).
 //!
 //! ```text
 //!   relay  ── ServerKey ──►  agent  ── the relay's key ──►  data plane: seal_login
@@ -28,12 +28,12 @@ pub use self::{
     server::{FromClient, Login, RelayKey},
 };
 
-/// What a client says of itself at login (`derp.go`, `clientInfo`).
+/// The client's information at login (`derp.go`, `clientInfo`).
 const CLIENT_INFO: &[u8] = br#"{"version":2,"CanAckPings":true,"IsProber":false}"#;
 
-/// The contents of the frame that logs in to a relay: the node key, a nonce, and what a client says
-/// of itself, sealed for the relay's key (`derp_client.go`, `sendClientKey`). It proves that the
-/// sender has the private half.
+/// Returns the contents of the login frame: the node key, a nonce, and the client's information,
+/// sealed for the relay's key (`derp_client.go`, `sendClientKey`). It proves that the sender has
+/// the private key.
 pub fn seal_login(node: &[u8; 32], server: &[u8; 32], rng: &mut impl CryptoRng) -> Vec<u8> {
     seal_info(node, server, CLIENT_INFO, rng)
 }

@@ -1,6 +1,6 @@
-//! What may be wished for a machine. The agent reads the network's words; the steward, which is
-//! root, takes nothing of its desired that could lead the machine's own traffic elsewhere, or that its
-//! tools could take for something else.
+//! Checks of the desired state of the host. The agent parses data from the network. The steward
+//! runs as root, and therefore rejects values that would redirect the machine's own traffic, or
+//! that its tools could misinterpret.
 
 use std::{
     collections::BTreeSet,
@@ -14,38 +14,38 @@ use crate::ipc::{DesiredDns, DesiredHost};
 
 /// All addresses.
 pub const ALL: [IpNet; 2] = [v4([0; 4], 0), v6(0, 0)];
-/// The addresses of tailnets: 100.64.0.0/10 (RFC 6598) and fd7a:115c:a1e0::/48, Tailscale's part of the unique
-/// local ones.
+/// The addresses of tailnets: 100.64.0.0/10 (RFC 6598) and fd7a:115c:a1e0::/48, Tailscale's unique
+/// local prefix.
 pub const TAILNETS: [IpNet; 2] = [v4([100, 64, 0, 0], 10), v6(0xfd7a_115c_a1e0 << 80, 48)];
-/// Never a node's, nor behind one: this host, its links, and no single host.
+/// Networks that no node may have or route: this host, its links, and groups of hosts.
 const RESERVED: [IpNet; 8] = [
     v4([0, 0, 0, 0], 8),
     v4([127, 0, 0, 0], 8),
     v4([169, 254, 0, 0], 16),
-    // Multicast and all above it.
+    // Multicast and the reserved range above it.
     v4([224, 0, 0, 0], 3),
-    // With addresses of IPv4 in IPv6's words.
+    // Includes IPv4 addresses that are embedded in IPv6.
     v6(0, 64),
     v6(0xfe80 << 112, 10),
     v6(0xfec0 << 112, 10),
     v6(0xff00 << 112, 8),
 ];
-/// Shorter prefixes are most of the Internet: that is what an exit node is for. The shortest that
-/// networks have of their own are 10.0.0.0/8 and fc00::/7.
+/// The minimum lengths of routed prefixes, for IPv4 and IPv6: shorter ones cover most of the
+/// Internet, for which exit nodes exist. The shortest private networks are 10.0.0.0/8 and fc00::/7.
 const SHORTEST: (u8, u8) = (8, 7);
-/// The most addresses of a node.
+/// The maximum number of addresses of a node.
 const ADDRESSES: usize = 16;
-/// The most routes.
+/// The maximum number of routes.
 const ROUTES: usize = 1 << 16;
-/// The most networks that are offered.
+/// The maximum number of offered networks.
 const OFFERED: usize = 1 << 10;
-/// The most domains of a kind; systemd-resolved takes 256 to search.
+/// The maximum number of domains of each kind. systemd-resolved accepts 256 search domains.
 const DOMAINS: usize = 256;
-/// The most problems that are told.
+/// The maximum number of reported problems.
 const MAX_PROBLEMS: usize = 8;
 
-/// The part of a desired that may be done, and a line for each that may not. `is_in_use` is whether this
-/// machine has or reaches the address without the tailnet.
+/// Returns the accepted part of the desired state, and a line for each rejected value. `is_in_use`
+/// returns whether this machine has or reaches an address without the tailnet.
 pub fn accept(
     desired: &DesiredHost,
     ranges: &[IpNet],
@@ -64,7 +64,7 @@ pub fn accept(
             domains: rejected.filter(&names.domains, DOMAINS, "domain", |name| is_domain(name)),
         }
     });
-    // Without servers there is nobody to be had_domains; without domains, more would be had_domains.
+    // Without servers the settings are useless. Without domains the servers would get all queries.
     names.take_if(|names| {
         let had_domains = desired.names.as_ref().is_some_and(|desired| !desired.domains.is_empty());
         names.servers.is_empty() || had_domains && names.domains.is_empty()
@@ -79,8 +79,8 @@ pub fn accept(
     (accepted, rejected.problems)
 }
 
-/// Whether a node may have this address: one of a tailnet, of the `ranges` that the user named, or a
-/// private one for which `is_in_use` does not hold.
+/// Returns whether a node may have this address: an address of a tailnet, one of the `ranges` that
+/// the user configured, or a private one for which `is_in_use` is false.
 pub fn is_address(net: &IpNet, ranges: &[IpNet], is_in_use: impl Fn(&IpNet) -> bool) -> bool {
     let is_private = match net.addr() {
         IpAddr::V4(address) => address.is_private(),
@@ -94,13 +94,14 @@ pub fn is_address(net: &IpNet, ranges: &[IpNet], is_in_use: impl Fn(&IpNet) -> b
             || is_private && !is_in_use(net))
 }
 
-/// Whether a network may be behind a node, and be reached there beside all else.
+/// Returns whether a network may be routed to a node.
 pub fn is_route(net: &IpNet) -> bool {
     let shortest = if net.addr().is_ipv4() { SHORTEST.0 } else { SHORTEST.1 };
     net.prefix_len() >= shortest && !is_reserved(net)
 }
 
-/// Whether a domain's name is one: letters, digits, `-` and `_` (RFC 1035 section 2.3.1, RFC 8552).
+/// Returns whether a text is a domain name of letters, digits, `-` and `_` (RFC 1035 section 2.3.1,
+/// RFC 8552).
 pub fn is_domain(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let is_label = |label: &str| {
@@ -109,7 +110,7 @@ pub fn is_domain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
 
-/// Whether a network has addresses that are never a node's.
+/// Returns whether a network overlaps with one that no node may have.
 pub(crate) fn is_reserved(net: &IpNet) -> bool {
     RESERVED.iter().any(|reserved| reserved.contains(net) || net.contains(reserved))
 }
@@ -166,7 +167,7 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    /// What is accepted on a machine that uses no other network.
+    /// Calls `accept` for a machine without other networks.
     fn accepted(desired: &DesiredHost) -> (DesiredHost, Vec<String>) {
         accept(desired, &[], |_| false)
     }
@@ -195,7 +196,7 @@ mod tests {
             "203.0.114.9/32",
             "172.32.0.1/32",
             "2001:db8::1/128",
-            // A neighbour, a next hop, and an address of the link.
+            // A neighbour, a next hop, and an address on the link.
             "192.168.1.1/32",
             "10.1.1.1/32",
             "fd00:1::9/128",
@@ -279,7 +280,7 @@ mod tests {
         let names_of_it = part.names.unwrap();
         assert_eq!((names_of_it.servers.len(), names_of_it.search), (1, vec!["a.net".to_owned()]));
         assert_eq!(problems.len(), 2, "{problems:?}");
-        // Not: all names to a server that was to have some.
+        // All names must not go to a server that was meant for some domains.
         assert_eq!(accepted(&desired(names(&["-x"], &["100.64.0.1"]))).0.names, None);
         assert_eq!(accepted(&desired(names(&["a.net"], &["6.6.6.6"]))).0.names, None);
     }

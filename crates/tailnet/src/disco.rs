@@ -18,72 +18,73 @@ pub use self::{
 };
 use crate::keys::NodePublic;
 
-/// What a disco datagram begins with.
+/// The magic number of a disco datagram.
 pub const MAGIC: [u8; 6] = *b"TS\xf0\x9f\x92\xac";
-/// How many addresses of a call are read. A machine with more is not better reached by them.
+/// The number of addresses in a call that are read. More would not help to reach a machine.
 pub const MAX_ENDPOINTS: usize = 256;
 
-/// What a disco message says.
+/// A disco message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Asks for a [`Message::Pong`], and so tries a path.
+    /// Tests a path. The receiver answers with [`Message::Pong`].
     Ping {
-        /// Chosen by the sender, returned by the pong.
+        /// Chosen by the sender, returned in the pong.
         tx: TxId,
-        /// The sender's node key, where it says it.
+        /// The sender's node key, if it is in the message.
         node_key: Option<NodePublic>,
-        /// Bytes of padding behind the message, which try the path's MTU.
+        /// The number of padding bytes after the message, which test the path's MTU.
         padding: usize,
     },
     /// Answers a ping.
     Pong {
-        /// That of the ping.
+        /// The ID of the ping.
         tx: TxId,
-        /// Where the ping came from, as its receiver saw it.
+        /// The source address of the ping, as the receiver observed it.
         source: SocketAddr,
     },
-    /// Asks the receiver to ping these addresses at once. Goes through relays alone.
+    /// Requests that the receiver pings these addresses at once. Sent only through relays.
     CallMeMaybe {
-        /// Where the sender may be reached.
+        /// The endpoints of the sender.
         endpoints: Vec<SocketAddr>,
     },
-    /// Begins to bind the sender's address to an endpoint of a peer relay ([`crate::peer_relay`]).
+    /// The first step of binding the sender's address to an endpoint of a peer relay
+    /// ([`crate::peer_relay`]).
     Bind(Bind),
-    /// A peer relay's answer to that.
+    /// The second step: the peer relay's challenge.
     BindChallenge(Bind),
-    /// Returns the challenge, which binds.
+    /// The last step: returns the challenge.
     BindAnswer(Bind),
-    /// Asks the receiver to bind to this endpoint. Goes through DERP alone.
+    /// Requests that the receiver binds to this endpoint. Sent only through DERP.
     CallMeMaybeVia(Box<RelayEndpoint>),
-    /// Asks a peer relay for an endpoint.
+    /// Requests an endpoint from a peer relay.
     AllocateRequest(AllocateRequest),
-    /// The answer to that.
+    /// The answer to [`Message::AllocateRequest`].
     AllocateResponse {
-        /// That of the request.
+        /// The number of the request.
         generation: u32,
-        /// What was made, or was there.
+        /// The new or existing endpoint.
         endpoint: Box<RelayEndpoint>,
     },
-    /// Offers to take bundles from the relay that this comes by ([`crate::derp::Bundles`]). Of
-    /// linerate alone: stock nodes pass over types that they do not know.
+    /// Offers to accept bundles through the relay that forwarded this message
+    /// ([`crate::derp::Bundles`]). Only linerate uses it. Stock nodes ignore unknown types.
     BundleOffer,
-    /// Has two nodes meet by chance. Of linerate alone, as the offer is.
+    /// Coordinates birthday probing of two nodes. Only linerate uses it.
     Birthday(BirthdayMessage),
 }
 
-/// The number of a ping.
+/// The ID of a ping.
 pub type TxId = [u8; 12];
 
-/// Why a datagram is no message.
+/// The reason why a datagram is not a disco message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiscoError {
-    /// It does not begin as a disco datagram does.
+    /// The magic number is missing.
     NotDisco,
-    /// It was not sealed by its sender for this key.
+    /// The datagram was not sealed for this key by its sender.
     Forged,
-    /// Its sender sealed what is no message of its type.
+    /// The sealed text is not a message.
     Malformed,
-    /// It is of a type that is not spoken.
+    /// The message type is unknown.
     UnknownType(u8),
 }
 

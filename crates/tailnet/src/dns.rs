@@ -1,4 +1,4 @@
-//! MagicDNS: what a query gets, from the network map's names.
+//! MagicDNS: answers to DNS queries from the names in the network map.
 //!
 //! ```text
 //!   query ──► own name? ──► address of a node, extra record, reverse name     Reply, TTL 5 s
@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Semantics: tailscale `net/dns/resolver/tsdns.go` and `ipn/ipnlocal/node_backend.go`. It differs
-//! where that breaks what asks: all addresses of a name are answered, not one; the top of a zone
-//! and the inner names of a reverse zone exist (RFC 8020); a longer route inside an own zone wins;
-//! what is not a query gets nothing.
+//! where those break clients: all addresses of a name are in the answer, not only one; the top of a
+//! zone and the inner names of a reverse zone exist (RFC 8020); a longer route inside an own zone
+//! wins; datagrams that are not queries are ignored.
 
 mod answer;
 mod build;
@@ -38,24 +38,24 @@ use table::Table;
 
 use crate::scope::Scope;
 
-/// Where every node's resolver is, beside its own addresses.
+/// The address of every node's resolver, in addition to the node's own addresses.
 pub const SERVICE_IPV4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 100);
 /// The same for IPv6 (tailscale `net/tsaddr`).
 pub const SERVICE_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0, 0, 0, 0, 0x53);
 
-/// The largest datagram that is sent or asked for: fits the smallest MTU of IPv6, 1280 bytes, and
-/// is what DNS software agreed on in 2020.
+/// The largest datagram that is sent or requested. It fits into 1280 bytes, the minimum MTU of
+/// IPv6, and is the recommended size since DNS flag day 2020.
 pub const UDP_LEN: u16 = 1232;
 
-/// What names a node knows and whom it asks for others.
+/// The names and resolvers of a node.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The network's MagicDNS suffix, without the node's own label.
+    /// The MagicDNS suffix of the network.
     pub suffix: String,
-    /// Whether names below the suffix and the reverse zones are answered here alone (`Proxied`).
+    /// Whether this node is authoritative for the suffix and the reverse zones (`Proxied`).
     pub magic: bool,
-    /// Whether the user wants the network's DNS (`--accept-dns`). Without it only known names are
-    /// answered.
+    /// Whether the user accepts the network's DNS settings (`--accept-dns`). Otherwise only names
+    /// of the network are answered.
     pub accept: bool,
     /// This node.
     pub own: Host,
@@ -63,60 +63,60 @@ pub struct Config {
     pub peers: Vec<Host>,
     /// `ExtraRecords` of the map.
     pub extra: Vec<ExtraRecord>,
-    /// Suffixes and who answers for them; nobody means this node alone.
+    /// Suffixes and their resolvers; an empty list means this node.
     pub routes: Vec<(String, Vec<Resolver>)>,
-    /// Who answers for all else.
+    /// The resolvers for all other names.
     pub defaults: Vec<Resolver>,
-    /// Who does so while an exit node is in use and there are no defaults.
+    /// The resolvers for all other names while an exit node is in use and `defaults` is empty.
     pub fallback: Vec<Resolver>,
-    /// The resolvers that the host had before, asked when the network names none.
+    /// The previous resolvers of the host, used if the network has none.
     pub system: Vec<Resolver>,
     /// Whether an exit node is in use.
     pub exit_node: bool,
-    /// Whether IPv6 addresses of nodes that have IPv4 as well are answered (`magicdns-aaaa` among
-    /// the node's own capabilities).
+    /// Whether IPv6 addresses of nodes that also have IPv4 are in answers (the capability
+    /// `magicdns-aaaa`).
     pub aaaa: bool,
 }
 
-/// A node, as far as its name goes.
+/// The name and addresses of a node.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
-    /// Its full name.
+    /// The full name.
     pub name: String,
-    /// Its addresses in the network.
+    /// The addresses in the network.
     pub addresses: Vec<IpAddr>,
-    /// Whether all names below its own are its own too (`dns-subdomain-resolve`).
+    /// Whether the name covers all names below it (`dns-subdomain-resolve`).
     pub subdomains: bool,
 }
 
-/// A record that the coordinator adds (`tailcfg.DNSRecord`).
+/// A record from the coordinator (`tailcfg.DNSRecord`).
 #[derive(Clone, Debug, Default)]
 pub struct ExtraRecord {
-    /// Its full name.
+    /// The full name.
     pub name: String,
-    /// Empty, `A` or `AAAA`: each means "what its value is".
+    /// Empty, `A` or `AAAA`: the type is that of the value.
     pub kind: String,
     /// An address.
     pub value: String,
 }
 
-/// A resolver to ask.
+/// A resolver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolver {
     /// DNS over UDP and TCP.
     Plain(SocketAddr),
-    /// DNS over HTTPS: a URL, and addresses to find its host by.
+    /// DNS over HTTPS.
     Https {
         /// The whole URL.
         url: String,
         /// `BootstrapResolution` of the map.
         addresses: Vec<IpAddr>,
     },
-    /// One that is not asked, at an address that a coordinator may not name ([`Scope`]).
+    /// The coordinator may not name this address ([`Scope`]). It is not used.
     Refused(SocketAddr),
 }
 
-/// A resolver's address that is none of those known here.
+/// The text is not the address of a supported resolver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseResolverError(pub String);
 
@@ -129,7 +129,7 @@ impl fmt::Display for ParseResolverError {
 impl std::error::Error for ParseResolverError {}
 
 impl Resolver {
-    /// What the map of a coordinator calls a resolver (`types/dnstype`).
+    /// Reads a resolver of the map (`types/dnstype`).
     pub fn parse(
         text: &str,
         bootstrap: &[IpAddr],
@@ -146,16 +146,16 @@ impl Resolver {
     }
 }
 
-/// A part of a [`Config`] that was left out.
+/// A part of a [`Config`] that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Skipped {
-    /// Text that is no name.
+    /// The text is not a name.
     Name(String),
-    /// An extra record of another type.
+    /// The type of an extra record is not supported.
     RecordType(String),
-    /// An extra record whose value is no address.
+    /// The value of an extra record is not an address.
     RecordValue(String),
-    /// A resolver by DNS over HTTPS: what goes to it alone fails.
+    /// DNS over HTTPS is not supported. Queries for which this is the only resolver fail.
     Https(String),
 }
 
@@ -170,7 +170,7 @@ impl fmt::Display for Skipped {
     }
 }
 
-/// How a query came, which limits its answer.
+/// The transport of a query, which limits the size of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// In a datagram.
@@ -179,34 +179,34 @@ pub enum Transport {
     Tcp,
 }
 
-/// What to do with a query.
+/// The reaction to a query.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Send this back.
     Reply(Vec<u8>),
     /// Ask another resolver.
     Forward(Forward),
-    /// Nothing: it is no query.
+    /// Ignore the datagram, which is not a query.
     Ignore,
 }
 
-/// All names that a node knows. It does not change: a new map makes new ones.
+/// All names of the network. It is immutable: a new map creates a new one.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Of extra records and of nodes; an extra record hides a node of that name.
+    /// Extra records and nodes. An extra record hides a node of the same name.
     hosts: Table<Fqdn, HostRecord>,
     reverse: Table<IpAddr, Fqdn>,
     suffix: Option<Fqdn>,
-    /// Who answers below a suffix; an empty list is this node.
+    /// The resolvers of each suffix; an empty list means this node.
     routes: HashMap<Fqdn, Arc<[Resolver]>>,
     defaults: Arc<[Resolver]>,
 }
 
-/// What a name stands for.
+/// The addresses of a name.
 #[derive(Debug, Default)]
 struct HostRecord {
     addresses: Box<[IpAddr]>,
-    /// Whether this is an extra record.
+    /// Whether the name is an extra record.
     extra: bool,
     subdomains: bool,
 }

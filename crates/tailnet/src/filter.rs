@@ -1,4 +1,4 @@
-//! The coordinator's rules, made into the policy by which packets of peers enter.
+//! Compiles the coordinator's filter rules to the policy for packets from peers.
 //!
 //! ```text
 //!   own addresses, services, offered networks ──► local ──────────────────────┐
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Semantics: tailscale `wgengine/filter/tailcfg.go` and `match.go`, `ipn/ipnlocal/local.go`
-//! (`updateFilterLocked`). What cannot be read accepts nothing, and is told. In Tailscale a jailed
-//! peer has a filter of its own, whose shields are up; here its addresses are taken out of each
-//! rule's sources, which is the same, as no other peer may send from them.
+//! (`updateFilterLocked`). Unreadable parts accept nothing and are reported. In Tailscale a jailed
+//! peer has a separate filter that accepts nothing. Here its addresses are removed from the sources
+//! of each rule, which is equivalent, because no other peer may send from them.
 
 mod addresses;
 mod grants;
@@ -38,73 +38,73 @@ use crate::{
     tsmp,
 };
 
-/// What a rule without protocols is for: TCP, UDP and ICMP.
+/// The protocols of a rule without protocols: TCP, UDP and ICMP.
 const USUAL: [u8; 4] = [6, 17, 1, 58];
-/// Those with ports: TCP, UDP and SCTP.
+/// The protocols with ports: TCP, UDP and SCTP.
 const WITH_PORTS: [u8; 3] = [6, 17, 132];
-/// The most bits of the table in which the data plane looks sources up, 256 MiB: one for each
-/// destination, in each set of sources.
+/// The largest table of the data plane for sources, in bits (256 MiB): one bit for each destination
+/// in each set of sources.
 const MOST_BITS: usize = 1 << 31;
-/// The most ranges of addresses in all.
+/// The maximum number of address ranges in all rules.
 const MOST_RANGES: usize = 1 << 20;
-/// The most problems that are told.
+/// The maximum number of reported problems.
 const MAX_REPORTED: usize = 32;
 
-/// What a policy is made of.
+/// The input of [`compile`].
 #[derive(Clone, Default)]
 pub struct Input<'a> {
-    /// The rules of all filters, in the order of the filters' names.
+    /// The rules of all filters, ordered by the filters' names.
     pub rules: Vec<&'a FilterRule>,
     /// This node's addresses.
     pub own: &'a [IpNet],
-    /// Addresses of services that this node serves: [`service_addresses`].
+    /// The addresses of services of this node: [`service_addresses`].
     pub services: &'a [IpAddr],
-    /// Networks that this node offers.
+    /// The networks that this node offers.
     pub advertised: &'a [IpNet],
-    /// The addresses of this machine's interfaces, each with the length of its network.
+    /// The addresses of this machine's interfaces with their prefix lengths.
     pub interfaces: &'a [IpNet],
     /// The others.
     pub peers: &'a [Peer<'a>],
-    /// Whether nothing is accepted that was not begun here.
+    /// Whether all incoming connections are rejected.
     pub shields_up: bool,
 }
 
-/// A peer, as far as rules go.
+/// A peer.
 #[derive(Clone, Copy)]
 pub struct Peer<'a> {
     /// The node.
     pub node: &'a Node,
-    /// The networks that it may send from here: those of its that this node accepted.
+    /// The accepted source networks of the peer.
     pub allowed_ips: &'a [IpNet],
 }
 
-/// A policy, and what came of the rules beside.
+/// The compiled rules.
 #[derive(Clone, Debug, Default)]
 pub struct Compiled {
-    /// Which packets may enter.
+    /// The policy for packets.
     pub policy: Policy,
-    /// Who may do what, beside sending packets.
+    /// The capabilities that peers have.
     pub grants: Grants,
-    /// What was passed over.
+    /// The parts that are not used.
     pub problems: Vec<Problem>,
 }
 
-/// Something of the rules that was passed over.
+/// A part of the rules that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// A source of a rule, by the rule's place.
+    /// A source of the rule with this index.
     Source(usize, ParseAddressesError),
     /// A destination of a rule.
     Destination(usize, ParseAddressesError),
-    /// What a grant is for.
+    /// A destination of a grant.
     Grant(usize, ParseAddressesError),
-    /// A rule has networks in a form that was given up in 2020. No rule counts.
+    /// A rule has networks in a form that was abandoned in 2020. All rules are ignored.
     OldForm(usize),
-    /// A rule accepts packets of a peer whose key nobody signed. No rule counts.
+    /// A rule accepts packets of a peer with an unsigned key. All rules are ignored.
     Unsigned(usize),
-    /// So many rules from here on that they do not fit, and do not count.
+    /// The rules from this index on exceed the limits, and are ignored.
     TooMany(usize),
-    /// The services of this node cannot be read.
+    /// The services of this node are unreadable.
     Services,
 }
 
@@ -126,12 +126,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Makes the policy of a node.
+/// Compiles the policy of a node.
 pub fn compile(input: &Input<'_>) -> Compiled {
     let local = local::local(input);
     let policy = Policy {
         local: local.ranges().collect(),
-        // Every peer is answered, with shields up, too; no host sees it.
+        // The data plane answers every peer, even with shields up. The host does not receive these
+        // packets.
         open_protocols: vec![tsmp::PROTOCOL],
         shields_up: input.shields_up,
         ..Policy::default()
@@ -162,7 +163,7 @@ pub fn compile(input: &Input<'_>) -> Compiled {
     compiled
 }
 
-/// Problems, the first of them.
+/// The first problems.
 #[derive(Default)]
 struct Problems(Vec<Problem>);
 
@@ -174,7 +175,7 @@ impl Problems {
     }
 }
 
-/// A rule, read.
+/// A parsed rule.
 struct Read<'a> {
     rule: &'a FilterRule,
     protocols: Vec<u8>,
@@ -183,7 +184,7 @@ struct Read<'a> {
     destinations: Vec<(AddressRange, RangeInclusive<u16>)>,
 }
 
-/// Reads all rules. One that is not as it may be makes all of them invalid.
+/// Parses all rules. Some errors in one rule invalidate all rules.
 fn read<'a>(
     rules: &[&'a FilterRule],
     peers: &[Peer<'_>],
@@ -238,7 +239,7 @@ fn read_one<'a>(rule: &'a FilterRule, place: usize, problems: &mut Problems) -> 
     Read { rule, protocols, sources: sources.into_iter().collect(), capabilities, destinations }
 }
 
-/// The addresses of peers by those of their capabilities that rules name.
+/// Returns the addresses of the peers that have each capability in the rules.
 fn by_capability<'a>(peers: &[Peer<'a>], rules: &[Read<'_>]) -> HashMap<&'a str, AddressSet> {
     let named: HashSet<&str> =
         rules.iter().flat_map(|rule| rule.capabilities.iter().copied()).collect();
@@ -247,7 +248,7 @@ fn by_capability<'a>(peers: &[Peer<'a>], rules: &[Read<'_>]) -> HashMap<&'a str,
     for node in signed.filter(|_| !named.is_empty()) {
         let own = node.capabilities.iter().chain(node.cap_map.keys());
         for name in own.filter(|name| named.contains(name.as_str())) {
-            // A network is no address of the peer's own (`ipnlocal`, `nodeByAddr`).
+            // Only single addresses count, not networks (`ipnlocal`, `nodeByAddr`).
             let single =
                 node.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
             addresses.entry(name).or_default().extend(single.filter_map(range));
@@ -256,24 +257,24 @@ fn by_capability<'a>(peers: &[Peer<'a>], rules: &[Read<'_>]) -> HashMap<&'a str,
     addresses.into_iter().map(|(name, of)| (name, of.into_iter().collect())).collect()
 }
 
-/// Writes rules of a policy.
+/// Builds the rules of a policy.
 struct Writer<'a> {
     jailed: AddressSet,
     by_capability: HashMap<&'a str, AddressSet>,
     local: &'a AddressSet,
     rules: Vec<Rule>,
-    /// How many ranges all rules have.
+    /// The number of ranges in all rules.
     sources: usize,
     destinations: usize,
 }
 
 impl Writer<'_> {
-    /// Writes a rule. False where it does not fit.
+    /// Adds a rule. Returns false if it exceeds the limits.
     fn write(&mut self, rule: &Read<'_>) -> bool {
         let reached = rule.destinations.iter().filter(|(to, _)| self.local.overlaps_range(*to));
         let (open, shut): (Vec<_>, Vec<_>) = reached.partition(|(_, ports)| !ports.is_empty());
         let open = destinations(open.into_iter().cloned());
-        // ICMP has no ports: to it, even a destination without any is one.
+        // ICMP has no ports: a destination without ports accepts it, too.
         let shut = destinations(shut.into_iter().map(|(to, _)| (*to, 0..=u16::MAX)));
         let sources = rule.sources.less(&self.jailed);
         self.push(&rule.protocols, &sources, open.clone())
@@ -281,8 +282,8 @@ impl Writer<'_> {
             && self.write_capabilities(rule, open)
     }
 
-    /// Of protocols without ports, a capability lets in ICMP alone, and to each address of a family
-    /// for which the rule has any (`match.go`, `matchIPsOnly`).
+    /// For protocols without ports, a capability as source accepts only ICMP, to all addresses of
+    /// each family that the rule has (`match.go`, `matchIPsOnly`).
     fn write_capabilities(&mut self, rule: &Read<'_>, to: Vec<Destination>) -> bool {
         let named = rule.capabilities.iter().filter_map(|name| self.by_capability.get(name));
         let sources: AddressSet = named.flat_map(AddressSet::ranges).collect();
@@ -320,7 +321,7 @@ fn destinations(of: impl Iterator<Item = (AddressRange, RangeInclusive<u16>)>) -
     of.map(|(addresses, ports)| Destination { addresses, ports }).collect()
 }
 
-/// The addresses of a network.
+/// Returns the addresses of a network.
 fn range(net: &IpNet) -> Option<AddressRange> {
     AddressRange::prefix(net.addr(), net.prefix_len())
 }

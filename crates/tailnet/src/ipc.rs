@@ -1,4 +1,4 @@
-//! The line between the two processes of a member, and their messages.
+//! Messages between the processes of a member.
 //!
 //! ```text
 //!   agent: control, relays, paths, names          steward: the host, as root
@@ -13,10 +13,10 @@
 //!     `--> agent
 //! ```
 //!
-//! Each line is a socket that keeps the boundaries of its packets. A message is one or more parts:
-//! a byte that says which, and a piece of its `postcard` encoding. Beside this the plane parses
-//! headers and the short messages of [`crate::tsmp`]. A new agent begins with [`ToDataPlane::Hello`], which
-//! every reader takes for the end of what a former one may have left half said.
+//! Each connection is a socket that preserves packet boundaries. A message is sent in one or more
+//! parts: a byte of flags, and a piece of its `postcard` encoding. Otherwise the data plane parses
+//! only headers and the short messages of [`crate::tsmp`]. A new agent starts with
+//! [`ToDataPlane::Hello`]. Its first part discards an incomplete message of the previous agent.
 
 mod auxiliary;
 pub mod peer_relay;
@@ -33,134 +33,134 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use self::auxiliary::{AuxiliarySocket, OpenSockets};
 use crate::{keys::NodePublic, peer_relay::Vni, tsmp::Token};
 
-/// The most bytes of one part, with its first byte: less than half of what any kernel's default
-/// buffer of a Unix socket holds.
+/// The longest part with its flags: less than half of the default buffer of a Unix socket.
 pub const PART: usize = 64 << 10;
-/// The most bytes of a message: the peers of the largest network, many times over.
+/// The longest message, in bytes: many times the peers of the largest network.
 pub const LONGEST: usize = 64 << 20;
 
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
 
-/// From the agent to the data plane.
+/// A message from the agent to the data plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToDataPlane {
-    /// An agent begins. It is answered by [`ToAgent::Hello`].
+    /// An agent started. Answered by [`ToAgent::Hello`].
     Hello,
-    /// Peers that are new or have changed, and keys of those that are gone.
+    /// New or changed peers, and keys of removed peers.
     Peers {
-        /// Whether all others are gone, too.
+        /// Whether all other peers are removed, too.
         complete: bool,
         /// New or changed.
         changed: Vec<Peer>,
         /// Gone.
         removed: Vec<NodePublic>,
     },
-    /// Where a peer is reached from now on.
+    /// The path to a peer.
     Path {
         /// The peer.
         peer: NodePublic,
-        /// Where.
+        /// The path.
         path: Path,
     },
-    /// Begin a handshake with a peer now.
+    /// Starts a handshake with a peer.
     Handshake(NodePublic),
-    /// Datagrams of disco and STUN, for the UDP socket.
+    /// Disco and STUN datagrams for the UDP socket.
     Datagrams(Vec<Outgoing>),
-    /// The same that call a peer by chance: they are counted.
+    /// Datagrams of birthday probing for the UDP socket. They are counted.
     BirthdayProbes(Vec<Outgoing>),
-    /// OpenSockets auxiliary sockets, and send this by each. Answered by [`ToAgent::SocketsOpened`].
+    /// Opens auxiliary sockets, and sends a datagram from each. Answered by
+    /// [`ToAgent::SocketsOpened`].
     OpenSockets(Box<OpenSockets>),
-    /// Keep this one of them, and close all others.
+    /// Retains this auxiliary socket, and closes all others of its group.
     RetainSocket(AuxiliarySocket),
-    /// Close all of that number.
+    /// Closes all sockets of the group with this number.
     CloseSockets(u32),
-    /// Datagrams that came through a relay.
+    /// Datagrams that were received from a relay.
     Relayed(Vec<Relayed>),
-    /// Which packets of peers may enter from now on.
+    /// The filter policy for packets from peers.
     Filter(FilterPolicy),
-    /// Log in to a relay: seal what is said there with the node key. Answered by [`ToAgent::Login`].
+    /// Seals a login to a relay with the node key. Answered by [`ToAgent::Login`].
     Login {
-        /// The number of the request.
+        /// The ID of the request.
         id: u32,
         /// The relay's key.
         server: [u8; 32],
     },
-    /// Make a candidate for another node key. Answered by [`ToAgent::Candidate`].
+    /// Creates a candidate for a new node key. Answered by [`ToAgent::Candidate`].
     MakeCandidate,
-    /// The candidate is the node key from now on.
+    /// Replaces the node key by the candidate.
     UseCandidate(NodePublic),
-    /// Be without a node key and without peers: this machine has left.
+    /// Removes the node key and all peers: this machine left the network.
     Reset,
-    /// Tell the state of all peers now.
+    /// Requests the state of all peers.
     Report,
-    /// The UDP port to listen on; 0 for any.
+    /// The UDP port; 0 for any.
     Port(u16),
-    /// Who this node is, where there is no interface that could be asked.
+    /// The addresses and names of a node without an interface.
     Identity(Identity),
-    /// Ping a node through the tunnel. Answered by [`ToAgent::TunnelPong`], if it answers.
+    /// Pings a node through the tunnel. Its answer is sent as [`ToAgent::TunnelPong`].
     TunnelPing(TunnelPing),
 }
 
-/// A ping through the tunnel ([`crate::tsmp`]), or the answer.
+/// A ping through the tunnel ([`crate::tsmp`]), or its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelPing {
-    /// The address that it comes from.
+    /// The source address.
     pub from: IpAddr,
-    /// The address that it goes to.
+    /// The destination address.
     pub to: IpAddr,
-    /// What goes there and back.
+    /// The data that the answer returns.
     pub token: Token,
 }
 
-/// Who a node without an interface is in the tailnet, and whom it knows by name.
+/// The addresses and names of a node without an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The node's own addresses.
     pub addresses: Vec<IpAddr>,
     /// Names and their addresses.
     pub names: Vec<(String, Vec<IpAddr>)>,
-    /// Domains that are tried behind a short name, and of which all names are here.
+    /// Search domains. All names below them are in `names`.
     pub search: Vec<String>,
 }
 
-/// From the data plane to the agent.
+/// A message from the data plane to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToAgent {
     /// The answer to [`ToDataPlane::Hello`].
     Hello {
-        /// The public half of the node key.
+        /// The public node key.
         node_key: NodePublic,
         /// The UDP port.
         port: u16,
         /// The interface's name.
         interface: String,
-        /// The interface's index; 0 if there is none.
+        /// The interface's index; 0 without an interface.
         index: u32,
     },
-    /// Datagrams that came to the UDP socket and are not WireGuard's.
+    /// Received UDP datagrams that are not WireGuard messages.
     Datagrams(Vec<Incoming>),
-    /// Datagrams for a peer behind a relay.
+    /// Datagrams to a peer through a relay.
     ToRelay {
         /// The relay's number.
         region: u16,
         /// The peer.
         to: NodePublic,
-        /// The datagrams, back to back.
+        /// The concatenated datagrams.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
-        /// The length of each but the last.
+        /// The length of each datagram except the last.
         segment: u32,
     },
-    /// Something happened to a peer.
+    /// An event of a peer.
     Event(PeerEvent),
-    /// Peers that sent or received something since the last time.
+    /// The peers that sent or received something since the last message.
     Activity(Vec<Activity>),
     /// The answer to [`ToDataPlane::Login`].
     Login {
-        /// The number of the request.
+        /// The ID of the request.
         id: u32,
-        /// The frame's contents: the node key, and what is sealed for the relay.
+        /// The contents of the login frame.
         #[serde(with = "serde_bytes")]
         sealed: Vec<u8>,
     },
@@ -174,48 +174,48 @@ pub enum ToAgent {
     TunnelPong(TunnelPing),
     /// The answer to [`ToDataPlane::OpenSockets`].
     SocketsOpened {
-        /// The number of the sockets.
+        /// The number of the group.
         number: u32,
-        /// How many there are.
+        /// The number of open sockets.
         count: u16,
     },
 }
 
-/// A peer of WireGuard.
+/// A WireGuard peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Its key.
+    /// The peer's key.
     pub key: NodePublic,
-    /// The networks that are its own.
+    /// The allowed IPs.
     pub allowed_ips: Box<[IpNet]>,
-    /// Seconds between keepalives; 0 for none.
+    /// Seconds between keepalives; 0 to disable them.
     pub keepalive: u16,
 }
 
-/// Where a peer is reached.
+/// The path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Path {
-    /// At its UDP address.
+    /// To the peer's UDP address.
     Direct(SocketAddr),
-    /// By a node that relays over UDP ([`crate::peer_relay`]).
+    /// Through a peer relay over UDP ([`crate::peer_relay`]).
     PeerRelay {
-        /// Its address.
+        /// The relay's address.
         at: SocketAddr,
-        /// Which of its endpoints.
+        /// The relay's endpoint.
         vni: Vni,
     },
-    /// At its UDP address, by an auxiliary socket of ours.
+    /// To the peer's UDP address from an auxiliary socket.
     Auxiliary {
         /// The address.
         at: SocketAddr,
-        /// The number of the socket, which those had that were opened with it.
+        /// The number of the socket's group.
         number: u32,
     },
-    /// Through a relay's region.
+    /// Through the DERP relay of a region.
     Relay(u16),
 }
 
-/// One of our own addresses, on one interface.
+/// An address of this machine on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalAddress {
     /// The address.
@@ -227,21 +227,21 @@ pub struct LocalAddress {
 /// A datagram for the UDP socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outgoing {
-    /// Where to.
+    /// The destination.
     pub to: SocketAddr,
-    /// Where from; `None` leaves it to the routing table.
+    /// The source; `None` lets the routing table decide.
     pub source: Option<LocalAddress>,
-    /// How many routers it may pass; `None` for as many as any other.
+    /// The TTL or hop limit; `None` for the default.
     pub hops: Option<u8>,
-    /// By which socket, if it is an auxiliary one.
+    /// The auxiliary socket to send from; `None` for the main socket.
     pub by: Option<AuxiliarySocket>,
-    /// All of it.
+    /// The payload.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
 
 impl Outgoing {
-    /// One from wherever the routing table says.
+    /// Creates a datagram whose source the routing table decides.
     pub fn new(to: SocketAddr, bytes: Vec<u8>) -> Self {
         Self { to, source: None, hops: None, by: None, bytes }
     }
@@ -250,15 +250,15 @@ impl Outgoing {
 /// A datagram from the UDP socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Incoming {
-    /// Where from.
+    /// The source.
     pub from: SocketAddr,
-    /// The address and interface that it reached.
+    /// The destination address and the interface.
     pub local: Option<LocalAddress>,
-    /// When, on the clock that counts sleep too (`CLOCK_BOOTTIME`).
+    /// The time of arrival on `CLOCK_BOOTTIME`.
     pub at: Duration,
-    /// Which socket it came to, if it is an auxiliary one.
+    /// The auxiliary socket that received it; `None` for the main socket.
     pub to: Option<AuxiliarySocket>,
-    /// All of it.
+    /// The payload.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
@@ -270,52 +270,52 @@ pub struct Relayed {
     pub region: u16,
     /// The sender.
     pub from: NodePublic,
-    /// The datagrams, back to back.
+    /// The concatenated datagrams.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
-    /// The length of each but the last.
+    /// The length of each datagram except the last.
     pub segment: u32,
 }
 
-/// Something that happened to a peer.
+/// An event of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PeerEvent {
     /// A handshake completed.
     HandshakeDone(NodePublic),
-    /// The first authentic packet came from elsewhere than the one before.
+    /// The source of authentic packets changed.
     NewPath {
         /// The peer.
         peer: NodePublic,
-        /// Where from.
+        /// The new path.
         from: Path,
     },
-    /// Something was sent, and nothing authentic came for a while.
+    /// Packets were sent, and no authentic packet was received for a while.
     Stale(NodePublic),
-    /// Something is to be sent, and there is no session yet, or it is renewed.
+    /// Packets wait for a session, or the session is being renewed.
     SessionNeeded(NodePublic),
 }
 
-/// What a peer sent and received.
+/// The traffic of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
     /// The peer.
     pub peer: NodePublic,
-    /// Bytes received in all.
+    /// The total of received bytes.
     pub received: u64,
-    /// Bytes sent in all.
+    /// The total of sent bytes.
     pub sent: u64,
-    /// When the last handshake completed, since 1970.
+    /// The time of the last handshake, since 1970.
     pub last_handshake: Option<Duration>,
-    /// Where it was last heard from.
+    /// The path of the last received packet.
     pub received_from: Option<Path>,
-    /// How long a packet may be on its path, where that is known to be less than usual.
+    /// The path's MTU, if it is known to be smaller than that of the interface.
     pub path_mtu: Option<u16>,
-    /// When the secret of its session against quantum computers was agreed on, since 1970; `None` for a
-    /// session without a secret.
+    /// The time when the post-quantum secret of the session was agreed on, since 1970; `None` for a
+    /// session without one.
     pub post_quantum: Option<Duration>,
 }
 
-/// [`Policy`] as it is sent.
+/// A [`Policy`] for serialization.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterPolicy {
     local: Vec<(IpAddr, IpAddr)>,
@@ -331,74 +331,74 @@ struct FilterRule {
     destinations: Vec<(IpAddr, IpAddr, u16, u16)>,
 }
 
-/// What the machine is to have around the interface. Each wish is all of it.
+/// The desired state of the host around the interface. It is always complete.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredHost {
     /// The interface's addresses.
     pub addresses: Vec<IpNet>,
-    /// Networks that are reached by the interface.
+    /// The networks that are routed to the interface.
     pub routes: Vec<IpNet>,
-    /// Whether all else goes to an exit node.
+    /// Whether all other traffic goes to an exit node.
     pub exit: bool,
-    /// Whether local networks stay reachable beside an exit node.
+    /// Whether local networks stay reachable while an exit node is in use.
     pub local_networks: bool,
-    /// Networks that peers may reach through this machine.
+    /// The networks that peers may reach through this machine.
     pub offered: Vec<IpNet>,
-    /// Whether peers appear there under this machine's address.
+    /// Whether packets of peers get this machine's address.
     pub masquerade: bool,
-    /// Names; `None` leaves them as they are.
+    /// The DNS settings; `None` leaves them unchanged.
     pub names: Option<DesiredDns>,
-    /// The UDP port at which it relays for peers; 0 for any.
+    /// The UDP port of the peer relay; 0 for any.
     pub relay_server: Option<u16>,
 }
 
-/// How names are to be resolved.
+/// The desired DNS settings of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredDns {
-    /// Who is asked.
+    /// The resolvers.
     pub servers: Vec<IpAddr>,
-    /// Domains that are tried behind a short name.
+    /// The search domains.
     pub search: Vec<String>,
-    /// Domains that are asked of these servers alone; empty for all names.
+    /// The domains for which the resolvers are used; empty for all names.
     pub domains: Vec<String>,
 }
 
-/// From the agent to the steward.
+/// A message from the agent to the steward.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToSteward {
-    /// What the machine is to have.
+    /// The desired state of the host.
     Host(DesiredHost),
 }
 
-/// From the steward to the agent.
+/// A message from the steward to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromSteward {
-    /// A wish was done.
+    /// A desired state was applied.
     Done {
-        /// What could not be done, a line each.
+        /// A line for each part that failed.
         problems: Vec<String>,
-        /// Who answered questions about names on this machine before.
+        /// The resolvers that the host had before.
         servers: Vec<IpAddr>,
     },
-    /// The node goes down: the agent is to give back what it has elsewhere, and to end.
+    /// The node goes down: the agent must release its resources elsewhere, and exit.
     End,
 }
 
 impl FromSteward {
-    /// There was nothing to do.
+    /// An empty result.
     pub fn nothing() -> Self {
         Self::Done { problems: Vec::new(), servers: Vec::new() }
     }
 }
 
-/// Why a message could not be read.
+/// The reason why a message cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpcError {
-    /// A part is empty, too long, or of no message.
+    /// A part is empty, too long, or does not belong to a message.
     BadPart,
-    /// A message is longer than any may be.
+    /// The message exceeds the limit.
     TooLong,
-    /// A message means nothing.
+    /// The message cannot be decoded.
     BadMessage,
 }
 
@@ -414,10 +414,10 @@ impl std::fmt::Display for IpcError {
 
 impl std::error::Error for IpcError {}
 
-/// The parts of a message, in their order. `part` sends one.
+/// Passes the parts of a message to `part`, in order.
 ///
 /// # Errors
-/// Those of `part`.
+/// The error of `part`.
 pub fn write<M: Serialize, E>(
     message: &M,
     mut part: impl FnMut(&[u8]) -> Result<(), E>,
@@ -436,20 +436,20 @@ pub fn write<M: Serialize, E>(
     Ok(())
 }
 
-/// Puts the parts of messages together.
+/// Reassembles messages from their parts.
 #[derive(Debug, Default)]
 pub struct Reader {
     text: Vec<u8>,
-    /// Whether a first part was read.
+    /// Whether the first part was received.
     began: bool,
 }
 
 impl Reader {
-    /// Takes a part. Returns the message that it completes.
+    /// Adds a part. Returns the message that it completes.
     ///
     /// # Errors
-    /// It is of no message, or the message means nothing. The reader goes on with the next first
-    /// part.
+    /// The part does not belong to a message, or the message cannot be decoded. The reader
+    /// continues with the next first part.
     pub fn handle_part<M: DeserializeOwned>(&mut self, part: &[u8]) -> Result<Option<M>, IpcError> {
         let (&flags, piece) = part.split_first().ok_or(IpcError::BadPart)?;
         if flags & !(FIRST | LAST) != 0 || part.len() > PART {
@@ -511,7 +511,7 @@ impl From<&Policy> for FilterPolicy {
 }
 
 impl From<&FilterPolicy> for Policy {
-    /// A range that is none accepts nothing.
+    /// An invalid range accepts nothing.
     fn from(sent: &FilterPolicy) -> Self {
         let range = |&(first, last): &(IpAddr, IpAddr)| AddressRange::new(first, last);
         let to = |&(first, last, from, to): &(IpAddr, IpAddr, u16, u16)| {

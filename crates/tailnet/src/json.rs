@@ -1,4 +1,4 @@
-//! JSON that is passed on unread.
+//! JSON values that are stored without being interpreted.
 
 use std::fmt;
 
@@ -8,25 +8,25 @@ use serde::{
 };
 use serde_json::value::{RawValue, to_raw_value};
 
-/// A JSON value, stored as its text in one line. A tree of values can be two hundred times as large as
-/// its text.
+/// A JSON value, stored as compact text. A tree of values can take two hundred times as much
+/// memory.
 ///
-/// What is read is checked as a tree would be: its strings are Unicode, its numbers have a value, and
-/// it is not nested without end. So every reader of the text can read it.
+/// The value is checked as a tree would be: strings are valid Unicode, numbers are in range, and
+/// the nesting is limited. Therefore every reader can parse the text.
 #[derive(Clone, Debug, Serialize)]
 #[serde(transparent)]
 pub struct Json(Box<RawValue>);
 
 impl Json {
-    /// The JSON of a value.
+    /// Serializes a value.
     ///
     /// # Errors
-    /// A key of a map in it is not a string.
+    /// A map in the value has a key that is not a string.
     pub fn of(value: &impl Serialize) -> serde_json::Result<Self> {
         to_raw_value(value).map(Self)
     }
 
-    /// Its text.
+    /// Returns the text.
     pub fn text(&self) -> &str {
         self.0.get()
     }
@@ -35,10 +35,10 @@ impl Json {
         &self.0
     }
 
-    /// Reads it as a type.
+    /// Deserializes the value.
     ///
     /// # Errors
-    /// The JSON does not have that type.
+    /// The value does not have that type.
     pub fn read<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
         serde_json::from_str(self.text())
     }
@@ -72,7 +72,7 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
-/// Writes a value that is read as text without spaces.
+/// Writes a deserialized value as text without spaces.
 struct Line<'a>(&'a mut Vec<u8>);
 
 impl Line<'_> {
@@ -143,7 +143,7 @@ impl<'de> Visitor<'de> for Line<'_> {
     }
 }
 
-/// Replaces the last comma, if there is one.
+/// Replaces the trailing comma by the end character.
 fn close(text: &mut Vec<u8>, empty: usize, end: u8) {
     if text.len() > empty {
         text.pop();

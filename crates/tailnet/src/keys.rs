@@ -1,4 +1,4 @@
-//! The keys of a tailnet, and their text: a prefix and 64 hexadecimal digits (tailscale
+//! The keys of a tailnet. The text of a key is a prefix and 64 hexadecimal digits (tailscale
 //! `types/key`).
 //!
 //! | key | text | for |
@@ -13,10 +13,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
-/// Text that is not a key.
+/// The text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseKeyError {
-    /// The prefix that was expected.
+    /// The expected prefix.
     pub prefix: &'static str,
 }
 
@@ -35,10 +35,10 @@ macro_rules! public_key {
         pub struct $name(pub [u8; 32]);
 
         impl $name {
-            /// What its text begins with.
+            /// The prefix of the text.
             pub const PREFIX: &str = $prefix;
 
-            /// Whether all its bytes are zero: Go's way to say that there is none.
+            /// Returns whether all bytes are zero, which is Go's value for an absent key.
             pub fn is_zero(&self) -> bool {
                 self.0 == [0; 32]
             }
@@ -73,7 +73,7 @@ macro_rules! public_key {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
-                // Go marshals an absent key as an empty text.
+                // Go writes an absent key as an empty string.
                 if text.is_empty() {
                     return Ok(Self::default());
                 }
@@ -90,12 +90,12 @@ macro_rules! private_key {
         pub struct $name(Box<Zeroizing<[u8; 32]>>);
 
         impl $name {
-            /// The key that these bytes are.
+            /// Creates the key from its bytes.
             pub fn new(bytes: Box<Zeroizing<[u8; 32]>>) -> Self {
                 Self(bytes)
             }
 
-            /// Its bytes.
+            /// Returns the bytes.
             pub fn bytes(&self) -> &[u8; 32] {
                 &self.0
             }
@@ -105,7 +105,7 @@ macro_rules! private_key {
                 $public(PublicKey::from(&StaticSecret::from(**self.0)).to_bytes())
             }
 
-            /// Its text, for its file.
+            /// Returns the text for the key file.
             pub fn text(&self) -> zeroize::Zeroizing<String> {
                 format!("{}{}", $prefix, base16ct::lower::encode_string(&**self.0)).into()
             }
@@ -136,15 +136,15 @@ public_key!(
     NodePublic, "nodekey:"
 );
 public_key!(
-    /// The key of a node's disco messages.
+    /// The key of a node for disco messages.
     DiscoPublic, "discokey:"
 );
 private_key!(
-    /// The private half of [`MachinePublic`].
+    /// The private key of [`MachinePublic`].
     MachineKey, MachinePublic, "privkey:"
 );
 private_key!(
-    /// The private half of [`DiscoPublic`].
+    /// The private key of [`DiscoPublic`].
     DiscoKey, DiscoPublic, "privkey:"
 );
 

@@ -1,5 +1,5 @@
-//! Floor 0: what a machine in a tailnet says, hears and decides: bytes, texts and state machines.
-//! Time and randomness come in as values; nothing here opens a socket or a file.
+//! Floor 0: protocols and decisions of a tailnet node, as encodings and state machines. Time and
+//! randomness are arguments. Nothing here opens a socket or a file.
 #![forbid(unsafe_code)]
 
 pub mod control;

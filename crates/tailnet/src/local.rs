@@ -1,8 +1,7 @@
-//! What a node tells programs of its own machine, and they it: the JSON of Tailscale's local HTTP
-//! interface (tailscale `ipn/ipnstate`, `ipn/backend.go`, `client/tailscale/apitype`), which the
-//! `tailscale` command and exporters read.
+//! The JSON of Tailscale's local HTTP API (tailscale `ipn/ipnstate`, `ipn/backend.go`,
+//! `client/tailscale/apitype`), which the `tailscale` command and exporters use.
 //!
-//! Go writes an empty list or map that was never made as `null`; so do we, and read both.
+//! Go writes a nil list or map as `null`. So does this module, and it reads both forms.
 
 pub mod nil;
 mod status;
@@ -16,22 +15,22 @@ pub use status::{
 
 use crate::{json::Json, prefs::Prefs};
 
-/// How far the node has come (`ipn.State`).
+/// The state of the node (`ipn.State`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 pub enum State {
-    /// Not yet known.
+    /// Unknown.
     #[default]
     NoState,
-    /// Another user has the daemon; never so on Linux.
+    /// Another user owns the daemon; not used on Linux.
     InUseOtherUser,
-    /// Somebody has to log in.
+    /// The user must log in.
     NeedsLogin,
-    /// An administrator has to approve the machine.
+    /// An administrator must approve the machine.
     NeedsMachineAuth,
-    /// The user does not want to be connected.
+    /// The user disconnected the node.
     Stopped,
-    /// On the way.
+    /// Connecting.
     Starting,
     /// Connected.
     Running,
@@ -70,19 +69,19 @@ impl TryFrom<u8> for State {
     }
 }
 
-/// News of the daemon, one a line (`ipn.Notify`). What is absent has not changed.
+/// A notification of the daemon, one per line (`ipn.Notify`). Absent fields have not changed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Notify {
     /// The daemon's version.
     pub version: String,
-    /// Which connection this is, in its first line where [`WatchMask::INITIAL_STATE`] is asked for.
+    /// The ID of the connection, in the first line if [`WatchMask::INITIAL_STATE`] is set.
     #[serde(rename = "SessionID", skip_serializing_if = "String::is_empty")]
     pub session_id: String,
-    /// What ends `tailscale up`.
+    /// An error that ends `tailscale up`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub err_message: Option<String>,
-    /// Somebody has logged in.
+    /// The login finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login_finished: Option<Empty>,
     /// The state.
@@ -91,13 +90,13 @@ pub struct Notify {
     /// The preferences.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefs: Option<Box<Prefs>>,
-    /// This node, as the coordinator describes it (`tailcfg.Node`).
+    /// This node in the map (`tailcfg.Node`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub self_change: Option<Json>,
-    /// All, where [`WatchMask::INITIAL_STATUS`] is asked for.
+    /// The complete status, if [`WatchMask::INITIAL_STATUS`] is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_status: Option<Box<Status>>,
-    /// A page to log in at.
+    /// The URL at which the user must log in.
     #[serde(rename = "BrowseToURL", skip_serializing_if = "Option::is_none")]
     pub browse_to_url: Option<String>,
 }
@@ -107,30 +106,30 @@ pub struct Notify {
 pub struct Empty {}
 
 impl Notify {
-    /// Its line.
+    /// Returns the notification as a line.
     pub fn line(&self) -> String {
-        // No map of it has keys that are not texts, which is all that fails.
+        // Serialization fails only for maps whose keys are not strings.
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line
     }
 }
 
-/// Which news are asked for (`ipn.NotifyWatchOpt`).
+/// The requested notifications (`ipn.NotifyWatchOpt`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WatchMask(pub u64);
 
 impl WatchMask {
-    /// The first line has the state, the page to log in at, and the connection's number.
+    /// The first line contains the state, the login URL and the ID of the connection.
     pub const INITIAL_STATE: Self = Self(1 << 1);
-    /// The first line has the preferences.
+    /// The first line contains the preferences.
     pub const INITIAL_PREFS: Self = Self(1 << 2);
-    /// The first line has the status.
+    /// The first line contains the status.
     pub const INITIAL_STATUS: Self = Self(1 << 14);
-    /// For the daemon itself.
+    /// Reserved for the daemon.
     const IN_PROCESS: Self = Self(1 << 16);
 
-    /// Whether the other's are among these.
+    /// Returns whether all bits of `other` are set.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -146,28 +145,28 @@ impl FromStr for WatchMask {
     }
 }
 
-/// What a login begins with (`ipn.Options`).
+/// The options of a login (`ipn.Options`).
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct StartOptions {
-    /// The preferences from now on.
+    /// The new preferences.
     pub update_prefs: Option<Box<Prefs>>,
-    /// A key that logs in without anybody; empty for none.
+    /// The auth key; empty for none.
     pub auth_key: AuthKey,
 }
 
-/// A key that lets a node in. It is wiped, and never printed.
+/// An auth key. It is zeroized, and never printed.
 #[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct AuthKey(zeroize::Zeroizing<String>);
 
 impl AuthKey {
-    /// The key that a text is.
+    /// Creates the key from its text.
     pub fn new(text: String) -> Self {
         Self(zeroize::Zeroizing::new(text))
     }
 
-    /// Its text.
+    /// Returns the text.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -179,16 +178,16 @@ impl fmt::Debug for AuthKey {
     }
 }
 
-/// How to ping (`tailcfg.PingType`).
+/// The type of a ping (`tailcfg.PingType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PingKind {
-    /// The path beneath WireGuard.
+    /// Below WireGuard.
     Disco,
-    /// Through WireGuard, answered by the node's daemon.
+    /// Through WireGuard, answered by the peer's daemon.
     Tsmp,
-    /// Through WireGuard, answered by the node's kernel.
+    /// Through WireGuard, answered by the peer's kernel.
     Icmp,
-    /// The peer's HTTP server.
+    /// To the peer's HTTP server.
     PeerApi,
 }
 
@@ -207,57 +206,57 @@ impl FromStr for PingKind {
     }
 }
 
-/// What a ping found (`ipnstate.PingResult`).
+/// The result of a ping (`ipnstate.PingResult`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PingResult {
-    /// What was pinged.
+    /// The pinged name or address.
     #[serde(rename = "IP")]
     pub ip: String,
-    /// The address of the node that has it.
+    /// The address of the node.
     #[serde(rename = "NodeIP")]
     pub node_ip: String,
-    /// Its name.
+    /// The name of the node.
     pub node_name: String,
-    /// Why there is no answer, or empty.
+    /// The reason of a failure, or empty.
     pub err: String,
     /// The round trip.
     pub latency_seconds: f64,
-    /// The address that answered, where the path is direct.
+    /// The address that answered, if the path is direct.
     pub endpoint: String,
-    /// The peer that relays, where one does.
+    /// The peer relay, if the path uses one.
     pub peer_relay: String,
-    /// The relays' region, or 0.
+    /// The DERP region, or 0.
     #[serde(rename = "DERPRegionID")]
     pub derp_region_id: u32,
-    /// Its code.
+    /// The code of the region.
     #[serde(rename = "DERPRegionCode")]
     pub derp_region_code: String,
-    /// Whether it is this node's own address.
+    /// Whether the address belongs to this node.
     #[serde(rename = "IsLocalIP", skip_serializing_if = "std::ops::Not::not")]
     pub is_local_ip: bool,
 }
 
-/// Whose an address is (`apitype.WhoIsResponse`).
+/// The owner of an address (`apitype.WhoIsResponse`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WhoIs {
     /// The node (`tailcfg.Node`).
     pub node: Json,
-    /// Its owner.
+    /// The owner of the node.
     pub user_profile: UserProfile,
-    /// What it may do here (`tailcfg.PeerCapMap`), or null.
+    /// The capabilities at this node (`tailcfg.PeerCapMap`), or null.
     pub cap_map: Json,
 }
 
-/// What is in the way to a node, for `linerate why`: each thing that was looked at, in the order in
-/// which a packet meets it, up to the first that is in the way.
+/// The reasons why a node is reachable or not, for `linerate why`: the checks in the order in which
+/// a packet passes them, up to the first that fails.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Why {
-    /// What was looked at: the map, the key, a rule, the path, the filter.
+    /// The checks: map, key, rule, path, filter.
     pub steps: Vec<WhyStep>,
-    /// Whether nothing is in the way.
+    /// Whether all checks succeeded.
     pub reaches: bool,
 }
 
@@ -265,9 +264,9 @@ pub struct Why {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WhyStep {
-    /// Whether it is not in the way.
+    /// Whether the check succeeded.
     pub ok: bool,
-    /// What was found.
+    /// The result in words.
     pub text: String,
 }
 

@@ -1,13 +1,13 @@
-//! The network as the coordinator told it so far.
+//! The network map: the state of the network from the coordinator's messages.
 //!
 //! ```text
 //!   MapResponse ──► apply ──► NetworkMap ──► settings: what this node is to be
 //!                     `──► Changes: what to look at again, and what could not be read
 //! ```
 //!
-//! What is absent has not changed. Peers come in this order (tailscale `controlclient/map.go`): a
-//! list of all replaces all; else those that are gone, new ones, and parts of known ones. Absence
-//! is not removal: a list of all in which nothing can be read removes nobody.
+//! Absent fields have not changed. Peers are processed in this order (tailscale
+//! `controlclient/map.go`): a complete list replaces all peers; otherwise removed peers, new peers,
+//! and changes of peers. A complete list in which no peer is readable removes none.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -26,31 +26,31 @@ use crate::{
     },
 };
 
-/// The name of the rules that have none (`tailcfg.go`, `PacketFilters`).
+/// The name of unnamed filter rules (`tailcfg.go`, `PacketFilters`).
 const BASE: &str = "base";
 /// Stands for all names.
 const ALL: &str = "*";
-/// A coordinator's clock is believed where ours differs by more.
+/// The coordinator's clock is used if the difference to ours is larger than this.
 const SKEW: Duration = Duration::from_secs(60);
 
-/// The most peers, and the most users: what a longest map has.
+/// The maximum number of peers, and of users: those of the longest map.
 const MOST: usize = 50_000;
-/// The most names of messages, and of the filter's rules.
+/// The maximum number of names of messages, and of filter rules.
 const MOST_NAMES: usize = 1000;
-/// What peers, rules and users cost at most, in bytes. A value can be much
-/// larger than its text, and the values of many responses add up.
+/// The maximum memory of peers, rules and users, in bytes. A value can be much larger than its
+/// text, and the values of many responses add up.
 const MOST_OF_PEERS: usize = 128 << 20;
 const MOST_OF_RULES: usize = 64 << 20;
 const MOST_OF_USERS: usize = 16 << 20;
 
-/// All that is known of the network.
+/// The network map.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkMap {
     node: Option<Node>,
     peers: BTreeMap<i64, Box<Node>>,
     #[serde(skip)]
     by_key: HashMap<NodePublic, i64>,
-    /// What the peers cost, in bytes.
+    /// The memory of the peers, in bytes.
     #[serde(skip)]
     cost: usize,
     derp: DerpMap,
@@ -62,30 +62,30 @@ pub struct NetworkMap {
     messages: BTreeMap<String, DisplayMessage>,
     #[serde(rename = "lock")]
     tka: Option<TkaInfo>,
-    /// How far the coordinator's clock is ahead of ours, in seconds.
+    /// The difference of the coordinator's clock to ours, in seconds.
     #[serde(skip)]
     ahead: i64,
 }
 
-/// What a response changed.
+/// The changes by a response.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
-    /// Anything of this node, of peers, or of rules: settings are to be made anew.
+    /// This node, peers or rules changed: the settings must be computed again.
     pub settings: bool,
     /// This node.
     pub node: bool,
     /// The relays.
     pub relays: bool,
-    /// What is shown to users: who is connected, messages.
+    /// Something in the status for users changed, such as connected peers or messages.
     pub shown: bool,
-    /// Records that were passed over.
+    /// The records that were ignored.
     pub bad: Vec<BadRecord>,
-    /// A page to be shown; empty for none.
+    /// A URL to show to the user; empty for none.
     pub page: String,
 }
 
 impl Changes {
-    /// There is more of a kind than is stored, which is told once.
+    /// Reports once that there are more records of a kind than are stored.
     fn note_many(&mut self, kind: &'static str, most: impl fmt::Display) {
         if self.bad.iter().all(|bad| bad.kind != kind) {
             let why = format!("there are more than {most}; the others are left out");
@@ -99,11 +99,11 @@ impl Changes {
 }
 
 impl NetworkMap {
-    /// A map from its cache.
+    /// Restores the map after it was read from the cache.
     pub fn restored(mut self) -> Self {
         self.peers.retain(|_, peer| peer.check().is_ok());
         self.by_key = self.peers.values().map(|peer| (peer.key, peer.id)).collect();
-        // Who is connected was true then.
+        // The cached connection states are out of date.
         for peer in self.peers.values_mut() {
             **peer = Node { online: None, ..std::mem::take(&mut **peer).compacted() };
         }
@@ -111,9 +111,9 @@ impl NetworkMap {
         self
     }
 
-    /// Takes the first map of a stream. What it leaves out is not as it was before, but nothing
-    /// (tailscale `controlclient/map.go`, `newMapSession`); but for peers and relays: these are lost
-    /// by their own words alone.
+    /// Applies the first map of a stream. Absent fields become empty (tailscale
+    /// `controlclient/map.go`, `newMapSession`), except peers and relays, which are only removed
+    /// explicitly.
     pub fn apply_first(&mut self, response: MapResponse, now: Duration) -> Changes {
         let mut previous = std::mem::take(self);
         *self = Self {
@@ -136,7 +136,7 @@ impl NetworkMap {
         changes
     }
 
-    /// Takes what the coordinator says further; `now` is since 1970.
+    /// Applies a response. `now` is the time since 1970.
     pub fn apply(&mut self, response: MapResponse, now: Duration) -> Changes {
         let (page, bad) = (response.pop_browser_url, response.bad);
         let mut changes = Changes { page, bad, ..Changes::default() };
@@ -186,7 +186,7 @@ impl NetworkMap {
             self.derp.home_params = Some(params);
         }
         if let Some(regions) = derp.regions {
-            // One that is known and only named goes away; all others are said anew.
+            // A region that is `null` is removed. All others are complete.
             self.derp.regions =
                 Some(regions.into_iter().filter(|(_, region)| region.is_some()).collect());
         }
@@ -216,7 +216,7 @@ impl NetworkMap {
         }
     }
 
-    /// Beyond the bound, known peers stay unchanged, and new ones are left out.
+    /// Beyond the limits, existing peers stay unchanged, and new ones are ignored.
     fn replace(&mut self, peers: &Records, changes: &mut Changes) {
         let (mut known, mut changed, mut new) =
             (HashSet::new(), Batch::default(), Batch::default());
@@ -267,8 +267,8 @@ impl NetworkMap {
         }
     }
 
-    /// Stores a peer instead of the one with its number, and of the one with its key: a key is one node's.
-    /// Beyond the bound, it changes nothing and returns false.
+    /// Stores a peer, and removes the peers with the same number or key. Beyond the limits, it
+    /// changes nothing and returns false.
     fn insert(&mut self, peer: Box<Node>) -> bool {
         let holder = self.by_key.get(&peer.key).copied().filter(|id| *id != peer.id);
         let replaced = || holder.into_iter().chain([peer.id]).filter_map(|id| self.peers.get(&id));
@@ -284,7 +284,7 @@ impl NetworkMap {
         true
     }
 
-    /// Takes one out, if it is there.
+    /// Removes a peer, if it exists.
     fn take(&mut self, id: i64) {
         if let Some(peer) = self.peers.remove(&id) {
             self.by_key.remove(&peer.key);
@@ -320,7 +320,7 @@ impl NetworkMap {
         patches.for_each("change of a peer", &mut changes.bad, |patch: PeerChange| {
             let Some(peer) = self.peers.get(&patch.node_id) else { return };
             let patched = patched(Node::clone(peer), patch);
-            // Who is connected, and since when, is nothing to the data plane.
+            // The data plane does not use the connection state.
             let same = Node {
                 online: patched.online,
                 last_seen: patched.last_seen.clone(),
@@ -362,7 +362,7 @@ impl NetworkMap {
         }
     }
 
-    /// As many as there is room for.
+    /// Reads the rules up to the memory limit.
     fn read_rules(&self, rules: &Records, changes: &mut Changes) -> Vec<FilterRule> {
         let mut sum: usize = self.filters.values().map(Weight::heap).sum();
         let (mut read, mut left_out) = (Vec::new(), false);
@@ -413,17 +413,17 @@ impl NetworkMap {
         self.node.as_ref()
     }
 
-    /// All peers, by their number.
+    /// Returns all peers, ordered by number.
     pub fn peers(&self) -> impl ExactSizeIterator<Item = &Node> {
         self.peers.values().map(Box::as_ref)
     }
 
-    /// A peer by its key.
+    /// Returns the peer with a key.
     pub fn peer(&self, key: &NodePublic) -> Option<&Node> {
         self.peers.get(self.by_key.get(key)?).map(Box::as_ref)
     }
 
-    /// The node, this one or a peer, that has an address.
+    /// Returns the node with an address: this one or a peer.
     pub fn node_at(&self, address: std::net::IpAddr) -> Option<&Node> {
         let has = |node: &&Node| node.addresses.iter().any(|net| net.addr() == address);
         self.node.iter().chain(self.peers()).find(has)
@@ -434,38 +434,38 @@ impl NetworkMap {
         &self.derp
     }
 
-    /// How names are resolved.
+    /// Returns the DNS settings.
     pub fn dns(&self) -> &DnsConfig {
         &self.dns
     }
 
-    /// The name of the network.
+    /// Returns the name of the network.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// What names of nodes end with, without dots around it.
+    /// Returns the MagicDNS suffix, without leading and trailing dots.
     pub fn suffix(&self) -> &str {
         let name = self.node.as_ref().map_or("", |node| node.name.trim_end_matches('.'));
         name.split_once('.').map_or("", |(_, suffix)| suffix)
     }
 
-    /// All rules of the filter, in their order; `None` before the coordinator said any.
+    /// Returns all filter rules in order; `None` before the coordinator sent any.
     pub fn rules(&self) -> Option<impl Iterator<Item = &FilterRule>> {
         (!self.filters.is_empty()).then(|| self.filters.values().flatten())
     }
 
-    /// A user by number.
+    /// Returns the user with a number.
     pub fn user(&self, id: i64) -> Option<&UserProfile> {
         self.users.get(&id)
     }
 
-    /// All users.
+    /// Returns all users.
     pub fn users(&self) -> &BTreeMap<i64, UserProfile> {
         &self.users
     }
 
-    /// What is wrong, in the coordinator's words.
+    /// Returns the problems that the coordinator reports.
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let text = |message: &DisplayMessage| match (&*message.title, &*message.text) {
             (title, "") => title.to_owned(),
@@ -475,18 +475,18 @@ impl NetworkMap {
         self.health.iter().cloned().chain(self.messages.values().map(text))
     }
 
-    /// The state of tailnet tka, where it is on.
+    /// Returns the state of tailnet lock, if it is on.
     pub fn tka(&self) -> Option<&TkaInfo> {
         self.tka.as_ref()
     }
 
-    /// The coordinator's time, if ours is `now`.
+    /// Returns the coordinator's time when ours is `now`.
     pub fn time(&self, now: Duration) -> Duration {
         let seconds = now.as_secs().saturating_add_signed(self.ahead);
         Duration::new(seconds, now.subsec_nanos())
     }
 
-    /// When the next key expires after `now`, of this node or of a peer.
+    /// Returns the time until the next key of this node or a peer expires.
     pub fn next_expiry(&self, now: Duration) -> Option<Duration> {
         let now = self.time(now);
         let all = self.node.iter().chain(self.peers());
@@ -495,7 +495,7 @@ impl NetworkMap {
     }
 }
 
-/// New peers for the map, up to its bounds.
+/// Changed or new peers, up to the limits of the map.
 #[derive(Default)]
 struct Batch {
     #[expect(
@@ -507,7 +507,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Returns false beyond the bounds.
+    /// Returns false beyond the limits.
     fn push(&mut self, peer: Box<Node>) -> bool {
         let cost = self.cost + cost(&peer);
         let fits = self.peers.len() < MOST && cost <= MOST_OF_PEERS;
@@ -519,7 +519,7 @@ impl Batch {
     }
 }
 
-/// What a peer costs, in bytes.
+/// Returns the memory of a peer, in bytes.
 fn cost(peer: &Node) -> usize {
     block(size_of::<Node>()) + peer.heap()
 }

@@ -1,8 +1,8 @@
-//! What a coordinator says of the network (tailscale `tailcfg/tailcfg.go`).
+//! Messages of the coordinator that describe the network (tailscale `tailcfg/tailcfg.go`).
 //!
-//! Go leaves out what is empty, or writes `null`; both are read as that. Where the two mean different
-//! things, a field is an [`Option`], or an `Option` in an `Option`. What is unknown is passed over.
-//! A record among many that cannot be read is told and does not spoil the others ([`Records`]).
+//! Go omits an empty value or writes `null`, and both are read as empty. If their meanings differ,
+//! a field is an [`Option`], or an `Option` in an `Option`. Unknown fields are ignored. An
+//! unreadable record in a list is reported, and does not affect the others ([`Records`]).
 
 mod node;
 mod records;
@@ -24,10 +24,10 @@ pub use self::{
 };
 pub use crate::{json::Json, local::nil};
 
-/// A map, or what changed of it.
+/// A map, or its changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MapResponse {
-    /// Nothing else may be in it.
+    /// Whether this is a keepalive, which has no other fields.
     pub keep_alive: bool,
     /// The coordinator's clock.
     pub control_time: Option<String>,
@@ -35,95 +35,95 @@ pub struct MapResponse {
     pub node: Option<Box<Node>>,
     /// The relays.
     pub derp_map: Option<DerpMap>,
-    /// All peers: nothing else of peers counts then.
+    /// All peers. If present, the other fields with peers are ignored.
     pub peers: Records,
-    /// Peers that are new, or have changed.
+    /// New or changed peers.
     pub peers_changed: Records,
-    /// Numbers of peers that are gone.
+    /// The numbers of removed peers.
     pub peers_removed: Records,
-    /// Parts of peers that changed.
+    /// Changes of parts of peers.
     pub peers_changed_patch: Records,
-    /// Whether peers were seen just now, or not any more.
+    /// Whether peers were seen just now, or were disconnected.
     pub peer_seen_change: BTreeMap<i64, bool>,
     /// Whether peers are connected.
     pub online_change: BTreeMap<i64, bool>,
-    /// How names are resolved.
+    /// The DNS settings.
     pub dns_config: Option<DnsConfig>,
     /// The name of the network.
     pub domain: String,
-    /// The filter's rules named `base`: absent means unchanged, empty means none.
+    /// The filter rules named `base`: absent means unchanged, empty means none.
     pub packet_filter: Option<Records>,
-    /// The filter's rules by name; `null` removes a name, and `*` all.
+    /// Named filter rules; `null` removes a name, or all names if the name is `*`.
     pub packet_filters: Option<BTreeMap<String, Option<Records>>>,
-    /// Who owns nodes.
+    /// The owners of nodes.
     pub user_profiles: Records,
-    /// What is wrong, in the coordinator's words; absent means unchanged.
+    /// Problems that the coordinator reports; absent means unchanged.
     pub health: Option<Vec<String>>,
-    /// The same by name; `null` removes a name, and `*` all.
+    /// Named messages; `null` removes a name, or all names if the name is `*`.
     pub display_messages: Option<BTreeMap<String, Option<DisplayMessage>>>,
-    /// The state of tailnet tka.
+    /// The state of tailnet lock.
     pub tka: Option<TkaInfo>,
-    /// A page to be shown.
+    /// A URL to show to the user.
     pub pop_browser_url: String,
-    /// What of it could not be read, and is as if it had not been said.
+    /// The unreadable parts. They are handled as absent.
     pub bad: Vec<BadRecord>,
 }
 
-/// How names are resolved.
+/// The DNS settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DnsConfig {
-    /// Who answers for all names.
+    /// The resolvers for all names.
     #[serde(with = "nil")]
     pub resolvers: Vec<Resolver>,
-    /// Who answers for names that end so; nobody means this node.
+    /// The resolvers for names with a suffix; empty means this node.
     #[serde(with = "nil")]
     pub routes: BTreeMap<String, Option<Vec<Resolver>>>,
-    /// Who answers for all names where an exit node is used, and there are no others.
+    /// The resolvers for all names if an exit node is used and there are no others.
     #[serde(with = "nil")]
     pub fallback_resolvers: Vec<Resolver>,
-    /// What is tried behind a short name.
+    /// The search domains.
     #[serde(with = "nil")]
     pub domains: Vec<String>,
-    /// Whether names of nodes are resolved.
+    /// Whether this node answers names of nodes.
     pub proxied: bool,
-    /// Names that certificates can be had for.
+    /// The names for which certificates are available.
     #[serde(with = "nil")]
     pub cert_domains: Vec<String>,
-    /// Names beside those of nodes.
+    /// Names in addition to those of nodes.
     #[serde(with = "nil")]
     pub extra_records: Vec<crate::local::DnsRecord>,
 }
 
-/// Who is asked for names.
+/// A DNS resolver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Resolver {
     /// An address, with or without a port, or a URL.
     pub addr: String,
-    /// Addresses of the URL's host.
+    /// The addresses of the URL's host.
     #[serde(with = "nil")]
     pub bootstrap_resolution: Vec<std::net::IpAddr>,
 }
 
-/// Something that a user is to read.
+/// A message to the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DisplayMessage {
-    /// In a few words.
+    /// A short title.
     pub title: String,
-    /// In a few sentences.
+    /// The text.
     pub text: String,
     /// `high`, `medium` or `low`.
     pub severity: String,
 }
 
-/// The state of tailnet tka.
+/// The state of tailnet lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TkaInfo {
-    /// The hash of the last update; empty if it is off.
+    /// The hash of the last update; empty if tailnet lock is off.
     pub head: String,
-    /// Whether it is to be switched off.
+    /// Whether the node should turn it off.
     pub disabled: bool,
 }

@@ -1,5 +1,5 @@
-//! IPv4 as a network of IPv6 alone has it (NAT64): addresses of IPv4 are part of addresses of IPv6
-//! (RFC 6052), behind a prefix that a name tells (RFC 7050).
+//! NAT64: in IPv6-only networks, IPv4 addresses are embedded in IPv6 addresses (RFC 6052) after a
+//! prefix that a DNS name reveals (RFC 7050).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,19 +7,19 @@ use ipnet::IpNet;
 
 use crate::desired_host;
 
-/// The name whose addresses tell the prefix (RFC 7050 section 3).
+/// The name whose addresses reveal the prefix (RFC 7050 section 3).
 pub const NAME: &str = "ipv4only.arpa";
 
-/// Its addresses in IPv4 (RFC 7050 section 8.2).
+/// The IPv4 addresses of [`NAME`] (RFC 7050 section 8.2).
 const KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
 
-/// The lengths of prefixes in bits (RFC 6052 section 2.2), the usual one first.
+/// The prefix lengths in bits (RFC 6052 section 2.2), the usual one first.
 const LENGTHS: [usize; 6] = [96, 64, 56, 48, 40, 32];
 
-/// The byte that is zero whatever the length.
+/// The byte that is always zero.
 const RESERVED: usize = 8;
 
-/// What addresses of IPv4 are behind.
+/// The prefix of embedded IPv4 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     bytes: [u8; 16],
@@ -28,7 +28,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The one by which a name server made these of [`NAME`].
+    /// Returns the prefix from the addresses that a resolver returned for [`NAME`].
     pub fn discover(found: impl IntoIterator<Item = IpAddr>) -> Option<Self> {
         found.into_iter().find_map(|address| match address {
             IpAddr::V6(address) => Self::behind(address),
@@ -37,7 +37,7 @@ impl Prefix {
     }
 
     fn behind(address: Ipv6Addr) -> Option<Self> {
-        // All that is embedded behind it would be of this machine, or of a link.
+        // All addresses with such a prefix would be on this machine or on a link.
         if desired_host::is_reserved(&IpNet::from(IpAddr::V6(address))) {
             return None;
         }
@@ -49,7 +49,7 @@ impl Prefix {
         })
     }
 
-    /// What an address of IPv4 is here.
+    /// Returns the IPv6 address for an IPv4 address.
     pub fn embed(&self, address: Ipv4Addr) -> Ipv6Addr {
         let mut bytes = self.bytes;
         for (at, byte) in self.places().zip(address.octets()) {
@@ -58,7 +58,7 @@ impl Prefix {
         bytes.into()
     }
 
-    /// The address of IPv4 that this one stands for.
+    /// Returns the embedded IPv4 address.
     pub fn extract(&self, address: Ipv6Addr) -> Option<Ipv4Addr> {
         let (bytes, mut found) = (address.octets(), [0; 4]);
         for (at, byte) in self.places().zip(&mut found) {
@@ -68,12 +68,12 @@ impl Prefix {
         (self.embed(found) == address).then_some(found)
     }
 
-    /// Where the bytes of an address of IPv4 are.
+    /// Returns the positions of the bytes of an IPv4 address.
     fn places(&self) -> impl Iterator<Item = usize> {
         (self.length / 8..16).filter(|at| *at != RESERVED).take(4)
     }
 
-    /// Where a datagram has to be sent that is for this address.
+    /// Translates the destination of a sent datagram.
     pub fn outward(&self, at: SocketAddr) -> SocketAddr {
         match at.ip() {
             IpAddr::V4(ip) => SocketAddr::new(self.embed(ip).into(), at.port()),
@@ -81,7 +81,7 @@ impl Prefix {
         }
     }
 
-    /// Who sent a datagram that came from this address.
+    /// Translates the source of a received datagram.
     pub fn inward(&self, at: SocketAddr) -> SocketAddr {
         match at.ip() {
             IpAddr::V6(ip) => {
@@ -158,7 +158,7 @@ mod tests {
             let at = SocketAddr::new(IpAddr::from(v4), port);
             prop_assert_eq!(prefix.inward(prefix.outward(at)), at);
             prop_assume!(!desired_host::is_reserved(&IpNet::from(IpAddr::V6(prefix.embed(KNOWN[0])))));
-            // A shorter prefix may be read where more zeros follow, but never another.
+            // A shorter prefix may match if zeros follow, but it gives the same addresses.
             let found = Prefix::behind(prefix.embed(KNOWN[0])).unwrap();
             prop_assert_eq!(found.embed(KNOWN[1]), prefix.embed(KNOWN[1]));
         }

@@ -1,5 +1,5 @@
-//! Netcheck: how far the relays are, and how the Internet sees this machine (tailscale
-//! `net/netcheck/netcheck.go`).
+//! Netcheck: latencies of the relays, and the addresses and NAT of this machine as the Internet
+//! sees them (tailscale `net/netcheck/netcheck.go`).
 //!
 //! ```text
 //!   start ──► probes by the plan ──► poll_transmit ──► UDP socket
@@ -10,9 +10,9 @@
 //!        UDP blocked? ──► poll_tcp_probe, handle_tcp_latency ──► poll_report
 //! ```
 //!
-//! Relays that have a name only are asked once the caller has looked it up: `poll_lookup` names
-//! what to look up, and `handle_address` takes what was found. Call `poll_transmit` until it has
-//! nothing after each input and when `poll_timeout` says so, then `poll_report`, and then `poll_tcp_probe`.
+//! The caller resolves the hostnames of relays without addresses: `poll_lookup` returns a name, and
+//! `handle_address` processes the result. After each input, and at `poll_timeout`, call
+//! `poll_transmit` until it returns `None`, then `poll_report`, then `poll_tcp_probe`.
 
 mod nat;
 mod plan;
@@ -36,29 +36,29 @@ use crate::{
     stun::{self, REQUEST_LEN, TxId},
 };
 
-/// UDP is blocked if no relay answers for so long.
+/// UDP counts as blocked if no relay answers within this time.
 const STUN_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long TCP may take then.
+/// The timeout of the TCP measurements.
 const TCP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Latencies of so many regions are enough not to wait long for others.
+/// After answers from this number of regions, the check does not wait long for others.
 const ENOUGH_REGIONS: usize = 3;
-/// Between two checks of all regions.
+/// The time between two checks of all regions.
 const FULL_EVERY: Duration = Duration::from_secs(5 * 60);
-/// Between two checks: less than the 30 s after which NATs forget a mapping, and not in step with
-/// others.
+/// The time between two checks: less than the 30 s after which NATs remove a mapping, and with a
+/// random part, so that nodes are not synchronized.
 const EVERY: Duration = Duration::from_secs(20);
 const EVERY_SPREAD_MS: u32 = 6000;
-/// Answers that are kept of a check.
+/// The maximum number of stored answers of a check.
 const MAX_REFLEXIVE_ADDRESSES: usize = 64;
 
-/// Finds out what this machine's network is like.
+/// Checks the network of this machine.
 pub struct Netcheck {
     regions: BTreeMap<u16, DerpRegion>,
     scope: Scope,
     families: Families,
-    /// What names stand for; nothing if they could not be looked up.
+    /// The addresses of hostnames; empty if the look-up failed.
     addresses: BTreeMap<String, Vec<IpAddr>>,
-    /// Names to be looked up.
+    /// The hostnames to look up.
     wanted: BTreeSet<String>,
     home: Option<u16>,
     last: Option<Report>,
@@ -70,7 +70,7 @@ pub struct Netcheck {
     rng: Box<dyn CryptoRng + Send>,
 }
 
-/// The families of addresses that this machine has.
+/// The address families of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Families {
     /// IPv4.
@@ -79,7 +79,7 @@ pub struct Families {
     pub v6: bool,
 }
 
-/// A check under way.
+/// A running check.
 #[derive(Debug)]
 struct Check {
     full: bool,
@@ -87,16 +87,16 @@ struct Check {
     sets: Vec<Set>,
     in_flight: BTreeMap<TxId, InFlight>,
     report: Report,
-    /// Once it came to that.
+    /// The TCP measurements, once they started.
     tcp: Option<Tcp>,
 }
 
-/// Regions that are measured by TCP.
+/// Regions to measure over TCP.
 #[derive(Debug)]
 struct Tcp {
-    /// Not told yet.
+    /// Not yet returned to the caller.
     wanted: BTreeSet<u16>,
-    /// Told, and not measured yet.
+    /// Returned to the caller, without a result.
     awaited: BTreeSet<u16>,
 }
 
@@ -108,7 +108,7 @@ struct InFlight {
 }
 
 impl Netcheck {
-    /// Without relays. `rng` gives the numbers of requests, which nobody may guess.
+    /// Creates it without relays. `rng` creates the transaction IDs, which must be unpredictable.
     pub fn new(rng: Box<dyn CryptoRng + Send>) -> Self {
         Self {
             regions: BTreeMap::new(),
@@ -127,8 +127,8 @@ impl Netcheck {
         }
     }
 
-    /// Takes the relays of a map, of which those at other addresses than the scope's are not asked. The
-    /// next check is one of all regions.
+    /// Sets the relays of a map. Addresses outside the scope are not used. The next check measures
+    /// all regions.
     pub fn set_map(&mut self, map: &DerpMap, scope: Scope) {
         self.scope = scope;
         let regions = map.regions.iter().flatten();
@@ -140,44 +140,44 @@ impl Netcheck {
         self.make_next_full();
     }
 
-    /// Says which families of addresses this machine has.
+    /// Sets the address families of this machine.
     pub fn set_families(&mut self, families: Families) {
         self.families = families;
     }
 
-    /// Says which region is home: it is measured each time.
+    /// Sets the home region, which is measured in each check.
     pub fn set_home(&mut self, home: Option<u16>) {
         self.home = home;
     }
 
-    /// The network is another: the next check is one of all regions, and takes nothing for granted.
+    /// The network changed: the next check measures all regions and does not use previous results.
     pub fn make_next_full(&mut self) {
         self.last_full = None;
         self.last = None;
         self.hairpin = Hairpin::default();
     }
 
-    /// Whether this machine reaches itself by its address outside; nothing if that was not tried.
+    /// Returns whether this machine reaches itself at its public address; `None` if untested.
     pub fn hairpin(&self) -> Option<bool> {
         self.hairpin.works()
     }
 
-    /// Ends a check that is under way, without a report.
+    /// Ends a running check without a report.
     pub fn stop(&mut self) {
         self.check = None;
     }
 
-    /// When the next check is due, if peers are spoken to.
+    /// Returns the time of the next check, if it is needed at all.
     pub fn due(&self) -> Duration {
         self.due
     }
 
-    /// Whether a check is under way.
+    /// Returns whether a check is running.
     pub fn is_running(&self) -> bool {
         self.check.is_some()
     }
 
-    /// Begins a check, unless one is under way.
+    /// Starts a check, unless one is running.
     pub fn start(&mut self, now: Duration) {
         if self.check.is_some() {
             return;
@@ -188,7 +188,8 @@ impl Netcheck {
         let sets = plan::plan(&self.regions, self.families, last, self.home, now);
         if full {
             self.last_full = Some(now);
-            // Names may stand for other addresses meanwhile. Those known are used until then.
+            // Names are looked up again, because their addresses may have changed. The known
+            // addresses are used until then.
             self.wanted.clear();
         }
         for set in &sets {
@@ -210,14 +211,14 @@ impl Netcheck {
         });
     }
 
-    /// Names of relays to be looked up. Each is told once; say what came of it by
+    /// Returns a hostname to look up, each once. Pass the result to
     /// [`handle_address`](Self::handle_address).
     pub fn poll_lookup(&mut self) -> Option<String> {
         self.wanted.pop_first()
     }
 
-    /// Takes what a name stands for; nothing if that cannot be said. What was known before is kept
-    /// then.
+    /// Sets the addresses of a hostname. Empty means that the look-up failed: previous addresses
+    /// stay.
     pub fn handle_address(&mut self, name: &str, addresses: Vec<IpAddr>) {
         if !addresses.is_empty() {
             self.addresses.insert(name.to_owned(), addresses);
@@ -226,7 +227,7 @@ impl Netcheck {
         }
     }
 
-    /// Takes a datagram of STUN. Returns whether it answers a request of the check.
+    /// Processes a STUN datagram. Returns whether it answers a request of the check.
     pub fn handle_stun_response(&mut self, datagram: &[u8], now: Duration) -> bool {
         if self.hairpin.handle(datagram) {
             return true;
@@ -255,9 +256,8 @@ impl Netcheck {
         true
     }
 
-    /// A region to be measured by TCP, as UDP is blocked: connect to it with TLS and time one
-    /// request. Each is told once; say what came of it by
-    /// [`handle_tcp_latency`](Self::handle_tcp_latency).
+    /// Returns a region to measure over TCP because UDP is blocked, each once: connect with TLS and
+    /// measure one request. Pass the result to [`handle_tcp_latency`](Self::handle_tcp_latency).
     pub fn poll_tcp_probe(&mut self) -> Option<u16> {
         let tcp = self.check.as_mut()?.tcp.as_mut()?;
         let region = tcp.wanted.pop_first()?;
@@ -265,7 +265,7 @@ impl Netcheck {
         Some(region)
     }
 
-    /// Takes what came of measuring a region by TCP. Counts only while a check waits for it.
+    /// Sets the result of a TCP measurement. It is ignored if the check does not wait for it.
     pub fn handle_tcp_latency(&mut self, region: u16, latency: Option<Duration>) {
         let Some(check) = &mut self.check else { return };
         let is_awaited = check.tcp.as_mut().is_some_and(|tcp| tcp.awaited.remove(&region));
@@ -274,7 +274,7 @@ impl Netcheck {
         }
     }
 
-    /// A request to be sent by the UDP socket, if one is due.
+    /// Returns a due request for the UDP socket.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<(SocketAddr, [u8; REQUEST_LEN])> {
         if let Some(hairpin) = self.hairpin.poll_transmit(&mut self.rng) {
             return Some(hairpin);
@@ -307,8 +307,8 @@ impl Netcheck {
         None
     }
 
-    /// When to call [`poll_transmit`](Self::poll_transmit) and [`poll_report`](Self::poll_report)
-    /// next.
+    /// Returns the time of the next call of [`poll_transmit`](Self::poll_transmit) and
+    /// [`poll_report`](Self::poll_report).
     pub fn poll_timeout(&self) -> Option<Duration> {
         let check = self.check.as_ref()?;
         let probes = check.sets.iter().filter(|_| check.tcp.is_none());
@@ -323,7 +323,7 @@ impl Netcheck {
         dues.chain([check.ends]).min()
     }
 
-    /// What the check found, once it has ended.
+    /// Returns the report after the check has ended.
     pub fn poll_report(&mut self, now: Duration) -> Option<Report> {
         self.handle_end(now);
         self.report.take()
@@ -333,7 +333,7 @@ impl Netcheck {
         let Some(check) = &mut self.check else { return };
         let is_over = match &check.tcp {
             None => check.sets.iter().all(|set| {
-                // Nothing was sent where a relay turned out to be nowhere.
+                // No request was sent if the relays have no address.
                 set.done || (set.probes.is_empty() && check.in_flight.is_empty())
             }),
             Some(tcp) => tcp.wanted.is_empty() && tcp.awaited.is_empty(),
@@ -375,21 +375,21 @@ impl fmt::Debug for Netcheck {
     }
 }
 
-/// Where a relay's STUN is.
+/// The address of a relay's STUN server.
 enum ServerAddress {
     At(SocketAddr),
-    /// Its name has not been looked up.
+    /// The hostname has not been looked up.
     Unknown,
     None,
 }
 
-/// Where a relay is, in one family.
+/// Returns the address of a relay in one family.
 fn address(node: &DerpNode, v6: bool) -> RelayAddress<IpAddr> {
     let is_family = |ip: &IpAddr| ip.is_ipv6() == v6;
     if node.stun_port().is_none() {
         return RelayAddress::Nowhere;
     }
-    // A name may be an address itself.
+    // The hostname may be an address.
     let literal = if node.stun_test_ip.is_empty() {
         let by_name = if v6 {
             node.ipv6() == RelayAddress::ByName

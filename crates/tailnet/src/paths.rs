@@ -1,4 +1,5 @@
-//! Path choice: for each peer a state machine that says where its datagrams go, on virtual time.
+//! Path selection: a state machine for each peer decides the path of its datagrams, on virtual
+//! time.
 //!
 //! ```text
 //!   map ------> set_peer          .-- relay, at once
@@ -10,17 +11,18 @@
 //!   poll_transmit, poll_event, poll_timeout
 //! ```
 //!
-//! A round primes first: a ping whose hops end before the peer's box opens the own pinholes and
-//! touches no other. Then it calls the peer through its relay, which primes too, and pings when the
-//! relay has proven that the call arrived. A ping that came before would leave an entry in a Linux
-//! box without an input drop, and that would move the peer's outgoing port.
+//! A round starts with priming: a ping whose TTL ends before the peer's NAT opens pinholes in our
+//! NAT without reaching the peer's. Then the round calls the peer through its relay, which primes
+//! as well. After the relay confirms that the call arrived, the round pings. An earlier ping would
+//! create a conntrack entry in a Linux NAT that does not drop unexpected input, and that entry
+//! would change the port of the peer's packets.
 //!
-//! Call `handle_*` with what happens, then take all of `poll_transmit` and `poll_event`, and call
-//! `handle_timeout` when `poll_timeout` says so. A peer to which nothing was sent for 45 s has no
-//! timer.
+//! Call `handle_*` for each event, then drain `poll_transmit` and `poll_event`, and call
+//! `handle_timeout` at `poll_timeout`. A peer to which nothing was sent for 45 s has no timer.
 //!
-//! One path is told at a time. Where stock sends to the address and the relay both, what is sent
-//! here goes by the relay, and pings try the address; its first pong brings traffic back.
+//! A peer has one path at a time. Stock nodes send to the address and the relay simultaneously
+//! while a path is in doubt. Here data goes through the relay while pings test the address. The
+//! first pong moves the data back.
 
 mod birthday;
 mod candidate;
@@ -56,28 +58,28 @@ use crate::{
     keys::{DiscoPublic, NodePublic},
 };
 
-/// What is kept of a queue's room while it is empty.
+/// The capacity that an empty queue retains.
 const ROOM: usize = 64;
 
-/// What the map says of a peer.
+/// The peer's entry in the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// The key of its disco messages; zero if it speaks none.
+    /// The key for disco messages; zero if the peer does not support disco.
     pub disco: DiscoPublic,
     /// The region of its home relay.
     pub home: Option<u16>,
-    /// Where it may be reached.
+    /// The endpoints.
     pub endpoints: Vec<SocketAddr>,
-    /// Whether it knows peer relays.
+    /// Whether it supports peer relays.
     pub supports_peer_relays: bool,
 }
 
-/// A node whose peer relay may be asked for endpoints ([`crate::peer_relay`]).
+/// A node whose peer relay may allocate endpoints for us ([`crate::peer_relay`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRelay {
-    /// Its node key.
+    /// The node key.
     pub node: NodePublic,
-    /// The key of its disco messages: not that of its relay.
+    /// The node's key for disco messages; that of its relay is different.
     pub disco: DiscoPublic,
     /// The region of its home relay.
     pub home: Option<u16>,
@@ -88,29 +90,29 @@ pub struct PeerRelay {
 pub struct Paths {
     own: Own,
     peers: BTreeMap<NodePublic, PeerEntry>,
-    /// A key may be that of several nodes: of one machine, or by somebody's lie.
+    /// Several nodes may have the same key: on one machine, or because a peer lies.
     by_disco: BTreeSet<(DiscoPublic, NodePublic)>,
     deadlines: BTreeSet<(Duration, NodePublic)>,
     numbers: Numbers,
     out: Out,
 }
 
-/// Where we are.
+/// This node.
 #[derive(Debug)]
 struct Own {
     node: NodePublic,
     /// The region of our home relay.
     home: Option<u16>,
-    /// The regions whose relays cannot be connected.
+    /// The regions whose relays are unreachable.
     relays_down: BTreeSet<u16>,
     endpoints: Vec<SocketAddr>,
-    /// When they were found out.
+    /// The time when the endpoints were determined.
     at: Option<Duration>,
-    /// When they were last asked for.
+    /// The time of the last request to determine them.
     requested: Option<Duration>,
-    /// The key of our disco messages.
+    /// Our key for disco messages.
     disco: DiscoPublic,
-    /// Whose relays may be asked, and whether we bind at those that peers asked.
+    /// The nodes with usable peer relays, and whether we bind to endpoints that peers allocated.
     relays: Vec<PeerRelay>,
     binds: bool,
     birthday: BirthdaySlot,
@@ -145,7 +147,7 @@ struct Numbers {
     pings: u32,
 }
 
-/// What a peer's state machine has besides itself.
+/// The context of a peer's state machine.
 struct Context<'a> {
     now: Duration,
     own: &'a mut Own,
@@ -154,7 +156,7 @@ struct Context<'a> {
 }
 
 impl Paths {
-    /// No peers yet. `rng` gives the numbers of pings, which nobody may guess.
+    /// Creates it without peers. `rng` creates the IDs of pings, which must be unpredictable.
     pub fn new(node: NodePublic, rng: Box<dyn CryptoRng + Send>) -> Self {
         Self {
             own: Own::new(node),
@@ -166,7 +168,7 @@ impl Paths {
         }
     }
 
-    /// Takes what the map says of a peer, new or known.
+    /// Adds or updates a peer.
     pub fn set_peer(&mut self, key: NodePublic, info: &PeerInfo, now: Duration) {
         match self.peers.get(&key).map(|peer| peer.disco()) {
             Some(disco) if disco != info.disco => _ = self.by_disco.remove(&(disco, key)),
@@ -179,7 +181,7 @@ impl Paths {
         self.step(key, now, |peer, cx| peer.update(info, cx));
     }
 
-    /// Forgets a peer.
+    /// Removes a peer.
     pub fn remove_peer(&mut self, key: NodePublic) {
         if let Some(peer) = self.peers.remove(&key) {
             self.by_disco.remove(&(peer.disco(), key));
@@ -191,7 +193,7 @@ impl Paths {
         }
     }
 
-    /// Takes our own endpoints, as just found out, and the node key.
+    /// Sets our node key and our endpoints, which were just determined.
     pub fn set_own_endpoints(
         &mut self,
         node: NodePublic,
@@ -208,37 +210,35 @@ impl Paths {
         }
     }
 
-    /// Takes the key of our disco messages, and whose peer relays may be asked; `None` if we are to
-    /// use none.
+    /// Sets our key for disco messages and the usable peer relays; `None` disables them.
     pub fn set_peer_relays(&mut self, disco: DiscoPublic, relays: Option<Vec<PeerRelay>>) {
         self.own.disco = disco;
         self.own.binds = relays.is_some();
         self.own.relays = relays.unwrap_or_default();
     }
 
-    /// Takes where others see us in IPv4, and what is before us; `None` if nobody is to be met by
-    /// chance.
+    /// Sets our public IPv4 endpoint; `None` disables birthday probing.
     pub fn set_public_endpoint(&mut self, place: Option<PublicEndpoint>) {
         self.own.birthday.place = place;
     }
 
-    /// AuxiliarySocket sockets of that number are open.
+    /// The auxiliary sockets of the group with this number are open.
     pub fn handle_sockets_opened(&mut self, number: u32, count: u16, now: Duration) {
         if let Some(key) = self.own.birthday.with() {
             self.step(key, now, |peer, cx| peer.handle_sockets_opened(number, count, cx));
         }
     }
 
-    /// Takes the region of our own home relay: a peer whose home is not known yet may have the same.
+    /// Sets the region of our home relay. It is the guess for peers whose home is unknown.
     pub fn set_home(&mut self, home: Option<u16>, now: Duration) {
         if std::mem::replace(&mut self.own.home, home) != home {
             self.step_all(now, PeerEntry::has_unknown_home, Peer::handle_timeout);
         }
     }
 
-    /// A relay of a region was connected, or none could be. While none can be, an address that is
-    /// not proven goes before it: a stock peer answers there whoever restarted, and was not told its
-    /// new disco key.
+    /// Sets whether a relay of a region is connected. Without a relay, the path falls back to an
+    /// unproven address: a stock peer that restarted, and whose new disco key is not known here,
+    /// still answers there.
     pub fn set_relay(&mut self, region: u16, up: bool, now: Duration) {
         let down = &mut self.own.relays_down;
         if if up { down.remove(&region) } else { down.insert(region) } {
@@ -246,7 +246,7 @@ impl Paths {
         }
     }
 
-    /// Takes a disco message that was opened, and so is from `from`.
+    /// Processes an opened disco message of `from`.
     pub fn handle_disco(&mut self, from: DiscoPublic, via: Via, message: &Message, now: Duration) {
         let via = match via {
             Via::Udp { remote, local } => Via::Udp { remote: canonical(remote), local },
@@ -281,7 +281,7 @@ impl Paths {
         });
     }
 
-    /// Takes what a peer relay said, by its node or by itself.
+    /// Processes a message of a peer relay or of its node.
     fn handle_peer_relay(
         &mut self,
         from: DiscoPublic,
@@ -312,7 +312,7 @@ impl Paths {
         }
     }
 
-    /// Which of the peers with that disco key it was.
+    /// Returns the peer that sent a message, of those with the disco key.
     fn sender(&self, from: DiscoPublic, via: Via, message: &Message) -> Option<NodePublic> {
         let range = (from, NodePublic([0; 32]))..=(from, NodePublic([255; 32]));
         let mut keys = self.by_disco.range(range).map(|(_, key)| *key);
@@ -329,47 +329,49 @@ impl Paths {
         }
     }
 
-    /// Takes what a peer's sessions carried since the last report.
+    /// Processes the traffic of a peer's sessions since the last report.
     pub fn handle_wireguard(&mut self, peer: NodePublic, traffic: Traffic, now: Duration) {
         self.step(peer, now, |peer, cx| peer.handle_traffic(traffic, cx));
     }
 
-    /// A handshake with a peer is done.
+    /// A handshake with a peer completed.
     pub fn handle_handshake_done(&mut self, peer: NodePublic, now: Duration) {
         self.step(peer, now, |peer, cx| peer.handle_handshake_done(cx));
     }
 
-    /// Something was sent to a peer, and nothing authentic came for a while.
+    /// Packets were sent to a peer, and no authentic packet was received for a while.
     pub fn handle_stale(&mut self, peer: NodePublic, now: Duration) {
         self.step(peer, now, Peer::handle_stale);
     }
 
-    /// A relay says that a peer is not there. It says so of disco messages alone, three times a
-    /// second (tailscale `derp/derpserver`), so that its silence proves nothing.
+    /// A relay reports that a peer is not connected. It reports this only for disco messages and at
+    /// most three times a second (tailscale `derp/derpserver`), so that the absence of a report
+    /// proves nothing.
     pub fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration) {
         self.step(peer, now, |peer, cx| peer.handle_gone(region, cx));
     }
 
-    /// Our addresses or the default route changed. Paths in use have a second to prove themselves.
+    /// Our addresses or the default route changed. Each path in use must be confirmed within a
+    /// second.
     pub fn handle_network_change(&mut self, now: Duration) {
         self.own.at = None;
         self.step_all(now, |peer| peer.full().is_some(), Peer::handle_network_change);
     }
 
-    /// Nothing that arrived was handled for this time: paths in use are trusted for as much longer.
+    /// Received packets were not processed for this time. The trust in paths is prolonged by it.
     pub fn handle_stall(&mut self, time: Duration, now: Duration) {
         self.step_all(now, |peer| peer.full().is_some(), |peer, _| peer.handle_stall(time));
     }
 
-    /// Pings a peer on the path that its data takes, and looks for a better one. The answer is
-    /// [`Event::Pong`] with the number that is returned; `None` for a peer without a path.
+    /// Pings a peer on its current path, and starts a search for a better one. The answer is
+    /// [`Event::Pong`] with the returned number; `None` if the peer has no path.
     pub fn ping(&mut self, peer: NodePublic, now: Duration) -> Option<u32> {
         self.numbers.pings = self.numbers.pings.wrapping_add(1);
         let number = self.numbers.pings;
         self.step(peer, now, |peer, cx| peer.ping_for_user(number, cx))?.then_some(number)
     }
 
-    /// Does what is due.
+    /// Processes expired timers.
     pub fn handle_timeout(&mut self, now: Duration) {
         while let Some((at, key)) = self.deadlines.first().copied()
             && at <= now
@@ -378,38 +380,38 @@ impl Paths {
         }
     }
 
-    /// Whether a peer has this disco key. What others sealed need not be opened.
+    /// Returns whether a peer has this disco key. Datagrams of unknown keys need not be opened.
     pub fn has_disco_key(&self, disco: &DiscoPublic) -> bool {
         let first = (*disco, NodePublic([0; 32]));
         self.by_disco.range(first..).next().is_some_and(|(key, _)| key == disco)
     }
 
-    /// A peer's disco key.
+    /// Returns the disco key of a peer.
     pub fn disco(&self, peer: &NodePublic) -> Option<DiscoPublic> {
         self.peers.get(peer).map(|peer| peer.disco()).filter(|disco| !disco.is_zero())
     }
 
-    /// The next message to be sent.
+    /// Returns the next message to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         pop(&mut self.out.transmits)
     }
 
-    /// The next thing to be done.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         pop(&mut self.out.events)
     }
 
-    /// When [`Self::handle_timeout`] is to be called next.
+    /// Returns the time of the next call of [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// The keys of all peers.
+    /// Returns the keys of all peers.
     pub fn keys(&self) -> impl Iterator<Item = NodePublic> {
         self.peers.keys().copied()
     }
 
-    /// What is known of the way to a peer.
+    /// Returns the state of the path to a peer.
     pub fn view(&self, peer: NodePublic) -> Option<PathView> {
         self.peers.get(&peer).map(|known| known.view(peer))
     }
@@ -426,7 +428,7 @@ impl Paths {
         }
     }
 
-    /// Has a peer do something, and what follows from it.
+    /// Calls a method of a peer, and processes its consequences.
     fn step<T>(
         &mut self,
         key: NodePublic,
@@ -452,7 +454,7 @@ impl Paths {
     }
 }
 
-/// The first; the room that a whole network took is not kept for the next one.
+/// Returns the first item. An empty queue releases most of its memory.
 fn pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let first = queue.pop_front();
     if queue.is_empty() && queue.capacity() > ROOM {
@@ -470,7 +472,7 @@ impl Context<'_> {
         self.out.events.push_back(event);
     }
 
-    /// A ping to be sent, and what to remember of it.
+    /// Creates a ping, and the entry for its pong.
     fn new_ping(&mut self, to: Path, number: Option<u32>) -> (Message, Pinged) {
         let mut tx = TxId::default();
         self.numbers.rng.fill_bytes(&mut tx);
@@ -480,16 +482,16 @@ impl Context<'_> {
 
     fn random_port(&mut self) -> u16 {
         let (first, all) = (birthday::FIRST_PORT, u64::from(u16::MAX - birthday::FIRST_PORT) + 1);
-        // The product's high half is below `all`, and so fits.
+        // The upper half of the product is below `all`.
         first + ((u64::from(self.numbers.rng.next_u32()) * all) >> 32) as u16
     }
 
-    /// The number of something that is asked, never 0.
+    /// Returns the number of a request, never 0.
     fn generation(&mut self) -> u32 {
         self.numbers.rng.next_u32() | 1
     }
 
-    /// A random tenth of `time` and all of it.
+    /// Returns `time` plus up to a tenth of it, randomly.
     fn jittered(&mut self, time: Duration) -> Duration {
         time + time / 10 * (self.numbers.rng.next_u32() >> 16) / (1 << 16)
     }
@@ -500,7 +502,7 @@ impl Own {
         self.at.is_some_and(|at| now < at + timing::FRESH)
     }
 
-    /// Whether they are to be asked for now.
+    /// Returns whether to request the endpoints now.
     fn request(&mut self, now: Duration) -> bool {
         let asks = self.requested.is_none_or(|at| now >= at + timing::REFRESH_WAIT);
         if asks {

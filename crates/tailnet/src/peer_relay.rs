@@ -1,4 +1,4 @@
-//! Peer relays: a node passes the datagrams of two others on, over UDP (tailscale `net/udprelay`).
+//! Peer relays: a node relays the datagrams of two others over UDP (tailscale `net/udprelay`).
 //!
 //! ```text
 //!   client A                        server                        client B
@@ -11,8 +11,8 @@
 //!      | == pings, then WireGuard ===> | ===========================> |
 //! ```
 //!
-//! All of it that goes by UDP has a header in front ([`Geneve`]), whose number says which two
-//! clients it is of. The server opens what binds, and nothing else.
+//! Each UDP datagram starts with a header ([`Geneve`]), whose number identifies the pair of
+//! clients. The server opens only the messages of the binding handshake.
 
 mod geneve;
 mod server;
@@ -22,13 +22,13 @@ pub use self::{
     server::{AllocateError, Allocation, ClientInfo, Server, SessionInfo},
 };
 
-/// The capability of a peer that may have endpoints of this node's relay (`tailcfg.go`).
+/// The capability of a peer that may allocate endpoints at this node's relay (`tailcfg.go`).
 pub const MAY_ALLOCATE: &str = "tailscale.com/cap/relay";
-/// The capability of a peer whose relay may be asked by this node for endpoints.
+/// The capability of a peer whose relay this node may use.
 pub const IS_RELAY: &str = "tailscale.com/cap/relay-target";
-/// What forbids a node to relay for others.
+/// The node attribute that disables this node's relay.
 pub const NO_SERVER: &str = "disable-relay-server";
-/// What forbids a node to use relays of others.
+/// The node attribute that disables the use of peer relays.
 pub const NO_CLIENT: &str = "disable-relay-client";
-/// The first version of the protocol of which all nodes know peer relays.
+/// The minimum capability version of nodes that support peer relays.
 pub const MIN_CAPABILITY_VERSION: u32 = 121;

@@ -1,5 +1,5 @@
-//! Port mapping: the gateway's NAT forwards a port to this machine, by PCP (RFC 6887) or NAT-PMP
-//! (RFC 6886).
+//! Port mapping: the gateway's NAT forwards a port to this machine, through PCP (RFC 6887) or
+//! NAT-PMP (RFC 6886).
 //!
 //! ```text
 //!   begin ──► Find: map by PCP, ─────────────────────► mapping ──► Map at half its lifetime
@@ -10,11 +10,11 @@
 //!   check ──► Check: the gateway's epoch, which went back ──► Map
 //! ```
 //!
-//! After each input, and when `poll_timeout` says so, call `handle_timeout`, then `poll_transmit`
-//! until it has nothing. What that gives goes to the gateway, from the address of the target; only
-//! what comes from there is handed in.
+//! After each input and at `poll_timeout`, call `handle_timeout`, then `poll_transmit` until it
+//! returns `None`. Send its datagrams to the gateway from the address of the target, and pass in
+//! only datagrams of the gateway.
 //!
-//! A gateway that speaks neither may speak UPnP ([`upnp`]), which is asked over connections.
+//! A gateway without both may support UPnP ([`upnp`]), which uses TCP connections.
 
 mod epoch;
 pub mod message;
@@ -35,29 +35,32 @@ use self::{
 };
 use crate::keys::DiscoKey;
 
-/// What is asked for, in seconds: what RFC 6886, section 3.3, recommends.
+/// The requested lifetime in seconds, as RFC 6886, section 3.3, recommends.
 const LIFETIME: u32 = 7200;
-/// A mapping that is shorter would be renewed all the time: it is taken for a refusal.
+/// The shortest accepted lifetime in seconds. A shorter one counts as a refusal, because it would
+/// be renewed constantly.
 const SHORTEST: u32 = 30;
-/// What lasts longer is renewed after this (RFC 6887, section 15).
+/// Longer lifetimes are reduced to this, in seconds (RFC 6887, section 15).
 const LONGEST: u32 = 24 * 60 * 60;
-/// When what is not answered is sent again; then it is given up. RFC 6886, section 3.1, begins so.
+/// The times between repetitions of an unanswered request, as in RFC 6886, section 3.1. Then it is
+/// given up.
 const WAITS_MS: [u64; 4] = [250, 500, 1000, 2000];
-/// Before a gateway that said nothing or refused is asked again; twice as long each time.
+/// The time until a gateway that did not answer or refused gets another request. It doubles with
+/// each failure.
 const REST: Duration = Duration::from_secs(2 * 60);
 const REST_DOUBLES: u32 = 4;
-/// Between two checks of the epoch at least.
+/// The minimum time between two checks of the epoch.
 const CHECK_EVERY: Duration = Duration::from_secs(15);
-/// How long a refusal by PCP counts at most.
+/// The maximum time for which a refusal by PCP counts.
 const LONGEST_REFUSAL: Duration = Duration::from_secs(60 * 60);
 
-/// Whose mapping it is, to PCP. A gateway refuses to change a mapping of another's.
+/// The owner of a mapping in PCP. A gateway does not let others change it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Nonce(pub [u8; 12]);
 
 impl Nonce {
-    /// The same for a node as long as it has its key: an agent that is started again goes on with
-    /// the mapping of the one before.
+    /// Derives the nonce from the node's key, so that a restarted agent continues with the same
+    /// mapping.
     pub fn of(key: &DiscoKey) -> Self {
         let hash = Blake2s256::new().chain_update(b"linerate PCP nonce").chain_update(key.bytes());
         let mut nonce = Self([0; 12]);
@@ -72,23 +75,21 @@ impl fmt::Debug for Nonce {
     }
 }
 
-/// What is to be mapped where.
+/// The port to map, and the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The router.
     pub gateway: Ipv4Addr,
-    /// This machine's address towards it.
+    /// This machine's address in the gateway's network.
     pub own: Ipv4Addr,
     /// The UDP port of this machine.
     pub port: u16,
 }
 
-/// By what a port is mapped.
+/// The protocol of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// RFC 6887.
     Pcp,
-    /// RFC 6886.
     NatPmp,
 }
 
@@ -101,47 +102,47 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// A port that is mapped.
+/// A mapped port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// By what.
     pub protocol: Protocol,
-    /// Where this machine is reached.
+    /// The public address.
     pub external: SocketAddrV4,
-    /// When the gateway forgets it.
+    /// The expiry of the mapping.
     pub expires: Duration,
 }
 
-/// What is known of the gateway.
+/// The state of the gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GatewayState {
-    /// Whether it speaks PCP, once that is known.
+    /// Whether it supports PCP, if known.
     pub pcp: Option<bool>,
-    /// Whether it speaks NAT-PMP, once that is known.
+    /// Whether it supports NAT-PMP, if known.
     pub nat_pmp: Option<bool>,
     /// The mapping, if there is one.
     pub mapping: Option<Mapping>,
 }
 
-/// Maps one port, as the module's drawing shows.
+/// Maps one port, as the module's diagram shows.
 #[derive(Debug)]
 pub struct Mapper {
     nonce: Nonce,
     target: Option<Target>,
     state: GatewayState,
-    /// The address outside, by NAT-PMP.
+    /// The public address, from NAT-PMP.
     address: Option<Ipv4Addr>,
     epoch: Option<Epoch>,
     exchange: Option<Exchange>,
-    /// When the mapping is to be renewed, or all to be asked anew.
+    /// The time of the renewal of the mapping, or of a new attempt.
     due: Option<Duration>,
-    /// How often all was in vain since the last success.
+    /// The number of failures since the last success.
     failures: u32,
     checked: Option<Duration>,
     waiting: VecDeque<Request>,
 }
 
-/// What the gateway is being asked for.
+/// The current exchange with the gateway.
 #[derive(Clone, Copy, Debug)]
 struct Exchange {
     goal: Goal,
@@ -151,18 +152,18 @@ struct Exchange {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// A mapping by PCP, or the address by NAT-PMP; and which was refused.
+    /// A mapping through PCP, or the address through NAT-PMP; and the refusals.
     Find { pcp_is_out: Option<Duration>, nat_pmp_is_out: bool },
-    /// A mapping by this.
+    /// A mapping through this protocol.
     Map(Protocol),
-    /// The epoch by this.
+    /// The epoch through this protocol.
     Check(Protocol),
 }
 
 const FIND: Goal = Goal::Find { pcp_is_out: None, nat_pmp_is_out: false };
 
 impl Mapper {
-    /// Without a target.
+    /// Creates it without a target.
     pub fn new(nonce: Nonce) -> Self {
         Self {
             nonce,
@@ -178,12 +179,12 @@ impl Mapper {
         }
     }
 
-    /// Begins at a target, of which nothing is known.
+    /// Starts with a new target.
     pub fn start(&mut self, target: Target, now: Duration) {
         *self = Self { target: Some(target), due: Some(now), ..Self::new(self.nonce) };
     }
 
-    /// Leaves its target. What is to be sent then releases the mapping there.
+    /// Stops. The remaining datagrams delete the mapping.
     pub fn stop(&mut self) {
         let waiting = match (self.target, self.state.mapping) {
             (Some(target), Some(mapping)) => self.map(mapping.protocol, target, 0),
@@ -192,18 +193,18 @@ impl Mapper {
         *self = Self { waiting, ..Self::new(self.nonce) };
     }
 
-    /// Where it is.
+    /// Returns the target.
     pub fn target(&self) -> Option<Target> {
         self.target
     }
 
-    /// What is known there.
+    /// Returns the state of the gateway.
     pub fn state(&self) -> GatewayState {
         self.state
     }
 
-    /// Looks whether the gateway still has the mapping: it may have been started again. Nothing is
-    /// asked if that was done shortly before.
+    /// Checks whether the gateway still has the mapping, because it may have restarted. Does
+    /// nothing if the last check was recent.
     pub fn check(&mut self, now: Duration) {
         let Some(mapping) = self.state.mapping else { return };
         let rests = self.checked.is_some_and(|at| now < at + CHECK_EVERY);
@@ -213,7 +214,7 @@ impl Mapper {
         }
     }
 
-    /// Takes a datagram of the gateway. Returns whether it was awaited.
+    /// Processes a datagram of the gateway. Returns whether it was expected.
     pub fn handle_datagram(&mut self, datagram: &[u8], now: Duration) -> bool {
         let Some(response) = Response::read(datagram) else { return false };
         let (Some(target), Some(exchange)) = (self.target, self.exchange) else { return false };
@@ -278,7 +279,7 @@ impl Mapper {
         }
     }
 
-    /// The gateway says its epoch, and no more: it lost the mapping if that is another.
+    /// The gateway sent its epoch. If it was reset, the mapping was lost.
     fn handle_epoch(&mut self, protocol: Protocol, epoch: u32, now: Duration) {
         let continues = self.epoch.is_some_and(|before| before.continues(epoch, now));
         self.epoch = Some(Epoch::new(epoch, now));
@@ -298,7 +299,7 @@ impl Mapper {
         (self.failures, self.checked) = (0, Some(now));
     }
 
-    /// The gateway does not map by this protocol, for so many seconds.
+    /// The gateway refused this protocol for a number of seconds.
     fn refused(&mut self, protocol: Protocol, seconds: u32, now: Duration) {
         let Some(exchange) = &mut self.exchange else { return };
         let rest = Duration::from_secs(seconds.into()).min(LONGEST_REFUSAL);
@@ -316,7 +317,7 @@ impl Mapper {
                     _ => {}
                 }
             }
-            // Another gateway at the same address may speak the other protocol.
+            // Another gateway with the same address may support the other protocol.
             Goal::Map(of) if *of == protocol && self.state.mapping.is_some() => {
                 self.state.mapping = None;
                 self.address = None;
@@ -327,7 +328,7 @@ impl Mapper {
         }
     }
 
-    /// Nothing was to be had: asks anew after a rest.
+    /// All attempts failed: retries after a pause.
     fn failed(&mut self, at_least: Duration, now: Duration) {
         let rest = REST * (1 << self.failures.min(REST_DOUBLES));
         self.failures += 1;
@@ -339,14 +340,14 @@ impl Mapper {
         self.exchange = Some(Exchange { goal, sent: 0, next: now });
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    /// Returns the time of the next call of [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Duration> {
         let next = self.exchange.map_or(self.due, |exchange| Some(exchange.next));
         let expires = self.state.mapping.map(|mapping| mapping.expires);
         next.into_iter().chain(expires).min()
     }
 
-    /// Takes the time.
+    /// Processes expired timers.
     pub fn handle_timeout(&mut self, now: Duration) {
         let Some(target) = self.target else { return };
         if self.state.mapping.is_some_and(|mapping| mapping.expires <= now) {
@@ -354,7 +355,7 @@ impl Mapper {
             self.start_exchange(FIND, now);
         }
         self.resend(target, now);
-        // Also where a check that was not answered held it up.
+        // Also if an unanswered check delayed it.
         if self.exchange.is_none() && self.due.is_some_and(|due| due <= now) {
             let renewal = self.state.mapping.map(|mapping| Goal::Map(mapping.protocol));
             self.start_exchange(renewal.unwrap_or(FIND), now);
@@ -362,7 +363,7 @@ impl Mapper {
         }
     }
 
-    /// Sends what is asked for once more, if it is time.
+    /// Repeats the request if it is due.
     fn resend(&mut self, target: Target, now: Duration) {
         let Some(mut exchange) = self.exchange.filter(|exchange| exchange.next <= now) else {
             return;
@@ -393,7 +394,7 @@ impl Mapper {
     fn give_up(&mut self, goal: Goal, now: Duration) {
         self.exchange = None;
         match (goal, self.state.mapping) {
-            // Until it expires.
+            // The mapping stays until it expires.
             (Goal::Map(_), Some(mapping)) => {
                 self.due = Some(now + mapping.expires.saturating_sub(now) / 2);
             }
@@ -408,10 +409,10 @@ impl Mapper {
         }
     }
 
-    /// Maps by a protocol, or deletes the mapping: no lifetime.
+    /// Returns the requests that create a mapping, or that delete it if the lifetime is 0.
     fn map(&self, protocol: Protocol, target: Target, lifetime: u32) -> VecDeque<Request> {
         let before = self.state.mapping.map(|mapping| mapping.external);
-        // The same port is the easiest to explain.
+        // The same public port is the easiest to explain.
         let desired = before.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, target.port));
         let desired =
             if lifetime == 0 { SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0) } else { desired };
@@ -426,7 +427,7 @@ impl Mapper {
                 lifetime,
             }]
             .into(),
-            // Beside the port: a gateway that was started again may have another address.
+            // Requests the address as well, because a restarted gateway may have another one.
             Protocol::NatPmp if lifetime > 0 => {
                 [Request::PmpAddress, Request::PmpMap { internal, external, lifetime }].into()
             }
@@ -434,14 +435,14 @@ impl Mapper {
         }
     }
 
-    /// A datagram for the gateway's [`message::PORT`].
+    /// Returns a datagram for the gateway's [`message::PORT`].
     pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
         self.waiting.pop_front().map(|request| request.to_bytes())
     }
 }
 
-/// Whether others may reach something there. A private address may be that of a larger network
-/// that peers are in.
+/// Returns whether others may reach the address. A private one may belong to a larger network that
+/// includes peers.
 fn is_usable(address: Ipv4Addr) -> bool {
     let is_nowhere = address.is_unspecified() || address.is_loopback() || address.is_link_local();
     !is_nowhere && !address.is_multicast() && !address.is_broadcast()

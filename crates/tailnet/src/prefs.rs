@@ -1,5 +1,4 @@
-//! What the user wants of this node: Tailscale's preferences (tailscale `ipn/prefs.go`), in the
-//! JSON that its command line sends and reads.
+//! The user's preferences, in the JSON of Tailscale's preferences (tailscale `ipn/prefs.go`).
 
 #[cfg(test)]
 mod tests;
@@ -12,80 +11,80 @@ use serde_json::{Map, Value};
 
 use crate::{keys::MachinePublic, local::UserProfile};
 
-/// The preferences of a node. A field that a text lacks has the value that Go gives it.
+/// The preferences of a node. Absent fields have Go's zero values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Prefs {
-    /// The coordinator; empty before the first login.
+    /// The coordinator's URL; empty before the first login.
     #[serde(rename = "ControlURL")]
     pub control_url: String,
-    /// The coordinator's key, without which it is not the coordinator; zero until the first connection. Of
-    /// linerate alone.
+    /// The coordinator's key, which is required to match; zero until the first connection.
+    /// Tailscale does not have this field.
     #[serde(skip_serializing_if = "MachinePublic::is_zero")]
     pub server_key: MachinePublic,
     /// Whether subnets of other nodes are routed into the network.
     pub route_all: bool,
-    /// The exit node, by its id.
+    /// The stable ID of the exit node.
     #[serde(rename = "ExitNodeID")]
     pub exit_node_id: String,
-    /// The exit node, by its address, where the id is not known yet.
+    /// The address of the exit node, if its ID is not known yet.
     #[serde(rename = "ExitNodeIP", with = "address")]
     pub exit_node_ip: Option<IpAddr>,
-    /// Whether local networks are reached beside an exit node.
+    /// Whether local networks stay reachable while an exit node is in use.
     #[serde(rename = "ExitNodeAllowLANAccess")]
     pub exit_node_allow_lan_access: bool,
-    /// Whether the network's DNS is used.
+    /// Whether the network's DNS settings are used.
     #[serde(rename = "CorpDNS")]
     pub corp_dns: bool,
-    /// Whether the node is to be connected.
+    /// Whether the node should be connected.
     pub want_running: bool,
-    /// Whether the user has logged out.
+    /// Whether the user logged out.
     pub logged_out: bool,
-    /// Whether all that comes in is refused.
+    /// Whether all incoming connections are rejected.
     pub shields_up: bool,
-    /// The tags that are asked for.
+    /// The requested tags.
     #[serde(with = "crate::local::nil")]
     pub advertise_tags: Vec<String>,
-    /// The name that is asked for; empty for the machine's own.
+    /// The requested name; empty for the hostname.
     pub hostname: String,
-    /// The subnets that are offered. Both default routes make an exit node.
+    /// The offered subnets. Both default routes make an exit node.
     #[serde(with = "crate::local::nil")]
     pub advertise_routes: Vec<IpNet>,
-    /// Whether packets into offered subnets keep their source.
+    /// Whether packets into offered subnets retain their source.
     #[serde(rename = "NoSNAT")]
     pub no_snat: bool,
-    /// What is done to the host's packet filter.
+    /// How the host's packet filter is configured.
     pub netfilter_mode: NetfilterMode,
-    /// Who may change all this beside root.
+    /// The user who may change the preferences, in addition to root.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub operator_user: String,
-    /// The UDP port at which peers are relayed, 0 for any; `None` relays none.
+    /// The UDP port of the peer relay, 0 for any; `None` disables it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_server_port: Option<u16>,
-    /// Whether no peer is met by chance ([`crate::paths`]). Of linerate alone.
+    /// Whether birthday probing is disabled ([`crate::paths`]). Tailscale does not have this field.
     #[serde(skip_serializing_if = "is_false")]
     pub no_port_guessing: bool,
-    /// A name of the login, for people.
+    /// The displayed name of the profile.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub profile_name: String,
-    /// Who is logged in.
+    /// The login.
     #[serde(rename = "Config")]
     pub login: Option<Login>,
-    /// What only Tailscale's own daemon does.
+    /// The preferences of features that linerate does not support.
     #[serde(flatten)]
     pub foreign: Foreign,
 }
 
-/// What is done to the host's packet filter.
+/// How the host's packet filter is configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 pub enum NetfilterMode {
-    /// Nothing.
+    /// Not at all.
     #[default]
     Off,
-    /// Rules are made, and called by nobody.
+    /// Rules are created but not called.
     NoDivert,
-    /// All that is needed.
+    /// All needed rules.
     On,
 }
 
@@ -93,15 +92,15 @@ pub enum NetfilterMode {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Login {
-    /// Who it is.
+    /// The user.
     pub user_profile: UserProfile,
-    /// The node's stable id.
+    /// The stable ID of the node.
     #[serde(rename = "NodeID")]
     pub node_id: String,
 }
 
-/// Preferences for what linerate does not do. They are known so that asking for one of them is
-/// refused and not ignored.
+/// Preferences of features that linerate does not support. They are parsed so that a request for
+/// one of them is refused and not ignored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 #[expect(missing_docs, reason = "named and explained by tailscale ipn/prefs.go")]
@@ -148,25 +147,25 @@ pub struct AutoUpdate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AppConnector {
-    /// Whether this node offers to be one.
+    /// Whether this node offers to be an app connector.
     pub advertise: bool,
 }
 
-/// Some preferences, and which: `XSet` beside `X` says that it is meant (`ipn.MaskedPrefs`).
+/// Edits of some preferences: `XSet` marks the field `X` as edited (`ipn.MaskedPrefs`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct MaskedPrefs(Map<String, Value>);
 
-/// Why preferences cannot be changed so.
+/// The reason why preferences cannot be changed.
 #[derive(Debug)]
 pub enum PrefsError {
-    /// There is no such preference.
+    /// The preference does not exist.
     Unknown(String),
-    /// The daemon's own.
+    /// The preference is internal to the daemon.
     Internal,
-    /// A value of a wrong type.
+    /// A value has a wrong type.
     Malformed(serde_json::Error),
-    /// What linerate does not do.
+    /// linerate does not support the feature.
     Unsupported(&'static str),
 }
 
@@ -184,7 +183,7 @@ impl fmt::Display for PrefsError {
 impl std::error::Error for PrefsError {}
 
 impl Prefs {
-    /// The preferences of a node that was never logged in (`ipn.NewPrefs`).
+    /// Returns the preferences of a new node (`ipn.NewPrefs`).
     pub fn new() -> Self {
         Self {
             corp_dns: true,
@@ -194,10 +193,10 @@ impl Prefs {
         }
     }
 
-    /// These preferences with the edits.
+    /// Returns these preferences with the edits.
     ///
     /// # Errors
-    /// When a preference is unknown, or its value of a wrong type.
+    /// A preference is unknown, or its value has a wrong type.
     pub fn edited(&self, edits: &MaskedPrefs) -> Result<Self, PrefsError> {
         let Value::Object(mut all) = serde_json::to_value(self).map_err(PrefsError::Malformed)?
         else {
@@ -216,7 +215,7 @@ impl Prefs {
             match (set, edits.0.get(name)) {
                 (Value::Object(parts), value) => edit_parts(&mut all, name, parts, value),
                 (_, Some(value)) => drop(all.insert(name.to_owned(), value.clone())),
-                // Go leaves out what is empty.
+                // Go omits empty values.
                 (_, None) => match zero.get(name) {
                     Some(value) => drop(all.insert(name.to_owned(), value.clone())),
                     None => drop(all.remove(name)),
@@ -233,22 +232,22 @@ impl Prefs {
         Ok(edited)
     }
 
-    /// The key of the coordinator at a URL, if it is known. Another coordinator has another key.
+    /// Returns the key of the coordinator at a URL, if it is known.
     fn server_key_at(&self, control_url: &str) -> MachinePublic {
         if control_url == self.control_url { self.server_key } else { MachinePublic::default() }
     }
 
-    /// Has the node join the coordinator at a URL, which proves itself by this key. Without a key that
-    /// of before counts, if it is the same coordinator.
+    /// Sets the coordinator's URL and key. Without a key, the previous key stays if the URL has not
+    /// changed.
     pub fn set_coordinator(&mut self, control_url: String, server_key: Option<MachinePublic>) {
         self.server_key = server_key.unwrap_or_else(|| self.server_key_at(&control_url));
         self.control_url = control_url;
     }
 
-    /// Whether linerate can do what these preferences ask for.
+    /// Checks that linerate supports these preferences.
     ///
     /// # Errors
-    /// The first that it cannot.
+    /// The first that is not supported.
     pub fn check(&self) -> Result<(), PrefsError> {
         let Foreign { app_connector, auto_update, .. } = &self.foreign;
         let foreign = &self.foreign;
@@ -279,7 +278,7 @@ impl Prefs {
         }
     }
 
-    /// Whether both default routes are offered.
+    /// Returns whether both default routes are offered.
     pub fn advertises_exit_node(&self) -> bool {
         let defaults = self.advertise_routes.iter().filter(|net| net.prefix_len() == 0);
         let (v4, v6): (Vec<&IpNet>, Vec<&IpNet>) = defaults.partition(|net| net.addr().is_ipv4());
@@ -288,12 +287,12 @@ impl Prefs {
 }
 
 impl MaskedPrefs {
-    /// Whether nothing is edited.
+    /// Returns whether nothing is edited.
     pub fn is_empty(&self) -> bool {
         !self.0.iter().any(|(key, set)| key.ends_with("Set") && *set != Value::Bool(false))
     }
 
-    /// Edits one preference more, by its name on the wire.
+    /// Adds an edit of a preference, by its JSON name.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.0.insert(name.to_owned(), value.into());
@@ -308,7 +307,7 @@ impl Default for MaskedPrefs {
     }
 }
 
-/// What may be set; `InternalExitNodePrior` and the login may not.
+/// The preferences that may be edited; not `InternalExitNodePrior` and the login.
 const NAMES: [&str; 35] = [
     "AdvertiseRoutes",
     "AdvertiseServices",
@@ -347,7 +346,7 @@ const NAMES: [&str; 35] = [
     "WantRunning",
 ];
 
-/// Edits parts of a preference that has some, as `AutoUpdate` does.
+/// Edits parts of a nested preference, such as `AutoUpdate`.
 fn edit_parts(
     all: &mut Map<String, Value>,
     name: &str,
@@ -386,7 +385,7 @@ impl TryFrom<u8> for NetfilterMode {
     }
 }
 
-/// An address that may be absent, which Go writes as an empty text.
+/// An optional address, which Go writes as an empty string if absent.
 mod address {
     use std::net::IpAddr;
 

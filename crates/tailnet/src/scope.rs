@@ -1,5 +1,5 @@
-//! Which addresses may be spoken to that a coordinator, its map of relays, a name server or a peer
-//! named: none that leads back to this machine, or to its links alone.
+//! The addresses that a coordinator, its relay map, a name server or a peer may name: none on this
+//! machine or on its links.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ pub const NOT_ADMITTED: &str = "an address of this machine, of its links or of n
                                    may name addresses of this machine if the host of its URL is localhost, \
                                    is one of them, or has one of them in /etc/hosts";
 
-/// The addresses that others may name. [`Scope::default`] has those that are reached by networks.
+/// The addresses that others may name. [`Scope::default`] allows routable addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     loopback: bool,
@@ -20,9 +20,9 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope of a coordinator. It has loopback or link-local addresses only if the host of the URL
-    /// is such an address, `localhost`, or a name with such an address in `hosts`, the text of hosts(5).
-    /// Answers of name servers for the host do not count.
+    /// Returns the scope of a coordinator. It includes loopback or link-local addresses only if the
+    /// host of the URL is such an address, `localhost`, or a name with such an address in `hosts`,
+    /// the text of hosts(5). DNS answers for the host do not count.
     pub fn of_control(url: &ControlUrl, hosts: &str) -> Self {
         let host = &*url.host;
         let mut scope = Self::default();
@@ -40,12 +40,12 @@ impl Scope {
         self.link_local |= is_link_local(address);
     }
 
-    /// Whether an address may be spoken to.
+    /// Returns whether an address may be used.
     pub fn admits(self, address: IpAddr) -> bool {
         match address.to_canonical() {
             address if address.is_loopback() => self.loopback,
             address if is_link_local(address) => self.link_local,
-            // Unspecified, multicast and broadcast ones among them.
+            // These include unspecified, multicast and broadcast addresses.
             address => !desired_host::is_reserved(&IpNet::from(address)),
         }
     }
@@ -58,12 +58,12 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// The addresses of a name in the text of hosts(5).
+/// Returns the addresses of a name in the text of hosts(5).
 pub fn addresses_in<'a>(hosts: &'a str, name: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
     hosts.lines().filter_map(move |line| {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_ascii_whitespace();
-        // Behind a `%` is the interface of a link-local address.
+        // The part after `%` is the interface of a link-local address.
         let address = words.next()?.split('%').next()?.parse().ok()?;
         words.any(|word| word.eq_ignore_ascii_case(name)).then_some(address)
     })

@@ -1,5 +1,5 @@
-//! What this node is to be: from the network's map and the user's preferences to peers, paths,
-//! filter, names, and what the machine is to have.
+//! The settings of this node: peers, paths, filter, names and desired state of the host, computed
+//! from the network map and the user's preferences.
 
 mod lan;
 mod tka;
@@ -28,38 +28,40 @@ use crate::{
     tka::Authority,
 };
 
-/// More routes to single peers than this are one to the network of all.
+/// The maximum number of routes to single peers. If exceeded, the networks of all nodes are routed
+/// instead.
 const MOST_ROUTES: usize = 10_000;
-/// The most peers or servers that problems name.
+/// The maximum number of peers or servers in a problem.
 const MAX_REPORTED: usize = 5;
-/// What has IPv6 addresses of names answered (`tailcfg.go`, `NodeAttrMagicDNSPeerAAAA`).
+/// The node attribute that enables IPv6 addresses in answers (`tailcfg.go`,
+/// `NodeAttrMagicDNSPeerAAAA`).
 const AAAA: &str = "magicdns-aaaa";
-/// What has names below a node's own be its own.
+/// The node attribute that maps all names below a node's name to the node.
 const SUBDOMAINS: &str = "dns-subdomain-resolve";
 
-/// What this node is to be.
+/// The settings of this node.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The peers of WireGuard.
+    /// The WireGuard peers.
     pub peers: Vec<Peer>,
-    /// How they are reached.
+    /// Their map entries for the path selection.
     pub paths: Vec<(NodePublic, PeerInfo)>,
-    /// Whose peer relays may be asked; `None` if none may be used.
+    /// The usable peer relays; `None` if disabled.
     pub peer_relays: Option<Vec<PeerRelay>>,
-    /// Which of their packets may enter.
+    /// The filter policy for packets from peers.
     pub filter: FilterPolicy,
-    /// What they may do beside.
+    /// The capabilities of peers at this node.
     pub grants: filter::Grants,
-    /// Who is called how; taken out once it is in force.
+    /// The names and resolvers. Taken out after they were applied.
     pub names: dns::Config,
-    /// What the machine is to have.
+    /// The desired state of the host.
     pub host: DesiredHost,
-    /// What was left out, a line each.
+    /// The ignored parts, a line each.
     pub problems: Vec<String>,
 }
 
 impl Settings {
-    /// Who this node is, for a data plane without an interface.
+    /// Returns the addresses and names for a data plane without an interface.
     pub fn identity(&self) -> Identity {
         let Self { names, host, .. } = self;
         let hosts = std::iter::once(&names.own).chain(&names.peers);
@@ -81,8 +83,8 @@ impl Settings {
         }
     }
 
-    /// What tells the data plane its peers, where it was told `previous` ones; `None` if these are
-    /// the same. Where nobody knows what it was told, it is told all.
+    /// Returns the message that changes the peers of the data plane from `previous` to these;
+    /// `None` if they are equal. Without `previous`, it contains all peers.
     pub fn peers_update(&self, previous: Option<&Settings>) -> Option<ToDataPlane> {
         let by_key = |peers: &[Peer]| -> HashMap<NodePublic, Peer> {
             peers.iter().map(|peer| (peer.key, peer.clone())).collect()
@@ -108,43 +110,43 @@ impl Settings {
     }
 }
 
-/// What is known beside map and preferences.
+/// The inputs in addition to map and preferences.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Environment<'a> {
-    /// The time, since 1970.
+    /// The time since 1970.
     pub now: Duration,
-    /// This machine's addresses on other interfaces, each with the length of its network.
+    /// The addresses of this machine's other interfaces with their prefix lengths.
     pub connected: &'a [IpNet],
-    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    /// Networks from which the user accepts node addresses, in addition to tailnet addresses.
     pub ranges: &'a [IpNet],
-    /// Who answered questions about names before.
+    /// The previous resolvers of the host.
     pub servers: &'a [std::net::IpAddr],
-    /// Whether names can be answered at the node's address.
+    /// Whether the node has an interface, on which it can answer DNS.
     pub has_interface: bool,
-    /// What is known of tailnet lock.
+    /// The state of tailnet lock.
     pub tka: TkaStatus<'a>,
-    /// Which addresses the coordinator may name.
+    /// The addresses that the coordinator may name.
     pub scope: Scope,
 }
 
-/// What is known of tailnet lock.
+/// The state of tailnet lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum TkaStatus<'a> {
-    /// Nothing: the coordinator's word counts.
+    /// No keys are stored. The coordinator decides whether it is on.
     #[default]
     Unknown,
-    /// It was on, and what was kept of it cannot be read.
+    /// It was on, and its stored state is unreadable.
     Damaged,
     /// It is on.
     On {
-        /// Who may sign node keys.
+        /// The keys that may sign node keys.
         authority: &'a Authority,
-        /// The public half of this node's own key, as `tailscale lock` has it.
+        /// This node's public key in the format of `tailscale lock`.
         own_key: &'a str,
     },
 }
 
-/// What the node is to be; nothing before the coordinator named it.
+/// Computes the settings; empty before the map contains this node.
 pub fn settings(map: &NetworkMap, prefs: &Prefs, environment: &Environment<'_>) -> Settings {
     let Some(own) = map.node() else { return Settings::default() };
     let mut problems = Vec::new();
@@ -190,7 +192,7 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, environment: &Environment<'_>) 
             .relay_server_port
             .filter(|_| !own.has_capability(peer_relay::NO_SERVER)),
     };
-    // Without an interface the machine does not have the node's addresses.
+    // Without an interface the machine does not get the node's addresses.
     let ranges = if environment.has_interface { environment.ranges } else { &desired_host::ALL };
     let (host, refused) = desired_host::accept(&host, ranges, is_in(environment.connected));
     problems.extend(refused);
@@ -199,7 +201,7 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, environment: &Environment<'_>) 
     Settings { peers, paths, peer_relays, filter, grants, names, host, problems }
 }
 
-/// Names the peers that speak WireGuard and nothing else: Tailscale's Mullvad exit nodes.
+/// Reports the WireGuard-only peers: Tailscale's Mullvad exit nodes.
 fn wireguard_only(map: &NetworkMap) -> Option<String> {
     let all: Vec<&Node> = map.peers().filter(|peer| peer.is_wire_guard_only).collect();
     let named = all.iter().take(MAX_REPORTED).map(|peer| peer.name.trim_end_matches('.'));
@@ -212,7 +214,7 @@ fn wireguard_only(map: &NetworkMap) -> Option<String> {
     (!all.is_empty()).then(|| format!("{what}: {named}{more}"))
 }
 
-/// The peers whose relays this node may ask for endpoints; `None` if it is to use none at all.
+/// Returns the peers whose relays this node may use; `None` if disabled.
 fn peer_relays(all: &[&Node], own: &Node, grants: &filter::Grants) -> Option<Vec<PeerRelay>> {
     let is_relay = |peer: &&&Node| {
         peer.cap >= peer_relay::MIN_CAPABILITY_VERSION
@@ -225,7 +227,7 @@ fn peer_relays(all: &[&Node], own: &Node, grants: &filter::Grants) -> Option<Vec
         .then(|| all.iter().filter(is_relay).map(relay).collect())
 }
 
-/// Whether a peer has a capability towards this node (tailscale `magicsock.go`, `nodeHasCap`):
+/// Returns whether a peer has a capability at this node (tailscale `magicsock.go`, `nodeHasCap`),
 /// between their first addresses of a family.
 pub fn has_capability(peer: &Node, own: &Node, capability: &str, grants: &filter::Grants) -> bool {
     let of = |node: &Node, v4: bool| {
@@ -237,7 +239,7 @@ pub fn has_capability(peer: &Node, own: &Node, capability: &str, grants: &filter
     !peer.unsigned_peer_api_only && both.is_some_and(granted)
 }
 
-/// The filter's policy, and what was granted beside.
+/// Compiles the filter policy and the grants.
 fn rules<'a>(
     map: &NetworkMap,
     own: &Node,
@@ -261,7 +263,7 @@ fn rules<'a>(
     compiled
 }
 
-/// The exit node that is wanted, if it can be one.
+/// Returns the selected exit node, if it is usable.
 fn exit_node(
     map: &NetworkMap,
     prefs: &Prefs,
@@ -289,12 +291,12 @@ fn exit_node(
         }
         Some(_) => {}
     }
-    // Nothing leaves beside an exit node that was asked for, even if there is none.
+    // No traffic bypasses a selected exit node, even if it does not exist.
     Some(found.map(|peer| peer.key).unwrap_or_default())
 }
 
-/// A node's addresses: of a tailnet, or private ones that are in none of this machine's networks.
-/// Any other is a network like those behind the node.
+/// Returns a node's own addresses: those of a tailnet, and private ones outside of this machine's
+/// networks. All others are handled like subnets.
 fn own_addresses(node: &Node, environment: &Environment<'_>) -> Vec<IpNet> {
     let is_its = |net: &&IpNet| {
         desired_host::is_address(net, environment.ranges, is_in(environment.connected))
@@ -302,12 +304,12 @@ fn own_addresses(node: &Node, environment: &Environment<'_>) -> Vec<IpNet> {
     node.addresses.iter().filter(is_its).copied().collect()
 }
 
-/// Whether an address is in one of these networks.
+/// Returns whether an address is in one of the networks.
 fn is_in(networks: &[IpNet]) -> impl Fn(&IpNet) -> bool {
     |address| networks.iter().any(|network| network.contains(address))
 }
 
-/// A peer with the networks that may be its own here.
+/// Returns a peer with its accepted networks.
 fn wireguard(
     peer: &Node,
     own: &[IpNet],
@@ -317,7 +319,8 @@ fn wireguard(
 ) -> Peer {
     let is_accepted = |net: &&IpNet| match net.prefix_len() {
         _ if lans.has(net) => false,
-        // Of a peer that nobody signs, its own addresses alone (tailscale `controlclient/map.go`).
+        // A peer with an unsigned key gets only its own addresses (tailscale
+        // `controlclient/map.go`).
         _ if peer.unsigned_peer_api_only => own.contains(net),
         0 => exit == Some(peer.key),
         _ => own.contains(net) || prefs.route_all && desired_host::is_route(net),
@@ -326,7 +329,7 @@ fn wireguard(
     Peer { key: peer.key, allowed_ips, keepalive: 0 }
 }
 
-/// A network is one peer's: that of the node whose address it is, else of the first that has it.
+/// Assigns each network to one peer: the node with that address, otherwise the first one.
 fn each_once(peers: &mut [Peer], addresses: impl Iterator<Item = (NodePublic, Vec<IpNet>)>) {
     let mut owners: HashMap<IpNet, NodePublic> = HashMap::new();
     for (key, nets) in addresses {
@@ -340,7 +343,7 @@ fn each_once(peers: &mut [Peer], addresses: impl Iterator<Item = (NodePublic, Ve
     }
 }
 
-/// The networks that are reached by the interface, but for everything.
+/// Returns the networks that are routed to the interface, without default routes.
 fn routes(peers: &[Peer]) -> Vec<IpNet> {
     let all = peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
     let mut routes: BTreeSet<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
@@ -351,7 +354,7 @@ fn routes(peers: &[Peer]) -> Vec<IpNet> {
     routes.into_iter().collect()
 }
 
-/// Who is called how, and who is asked for other names.
+/// Returns the names and resolvers.
 fn names(
     map: &NetworkMap,
     own: &Node,
@@ -374,7 +377,7 @@ fn names(
         };
         list.iter().filter_map(read).collect()
     };
-    // This machine's own servers stand in for servers none of which can be asked.
+    // If none of the network's servers can be used, this machine's own servers replace them.
     let defaults = |list| {
         let read = resolvers(list);
         let can_ask = read.iter().any(|resolver| matches!(resolver, dns::Resolver::Plain(_)));
@@ -410,7 +413,7 @@ fn names(
     }
 }
 
-/// A line for each DNS server of the network that is not asked.
+/// Returns a line for each unsupported DNS server of the network.
 fn unasked_servers(map: &NetworkMap, scope: Scope) -> impl Iterator<Item = String> {
     let config = map.dns();
     let routes = config.routes.values().flatten().flatten();
@@ -426,7 +429,7 @@ fn unasked_servers(map: &NetworkMap, scope: Scope) -> impl Iterator<Item = Strin
     unasked.collect::<BTreeSet<_>>().into_iter().take(MAX_REPORTED)
 }
 
-/// How the machine is to resolve names: by this node, for its domains or for all.
+/// Returns the DNS settings of the host: this node resolves its domains, or all names.
 fn desired_dns(map: &NetworkMap, names: &dns::Config) -> Option<DesiredDns> {
     let config = map.dns();
     let is_unset = !config.proxied
@@ -436,7 +439,7 @@ fn desired_dns(map: &NetworkMap, names: &dns::Config) -> Option<DesiredDns> {
     if !names.accept || is_unset {
         return None;
     }
-    // By one address: by both, resolvers ask twice.
+    // One address is sufficient: with both, resolvers query twice.
     let address = *names.own.addresses.iter().min()?;
     let mut domains: Vec<String> = Vec::new();
     let has_default = !names.defaults.is_empty() || names.exit_node && !names.fallback.is_empty();

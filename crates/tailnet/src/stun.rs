@@ -1,14 +1,15 @@
-//! STUN: under which address a server sees this machine (RFC 8489; tailscale `net/stun/stun.go`).
+//! STUN: the address of this machine as a server observes it (RFC 8489; tailscale
+//! `net/stun/stun.go`).
 //!
-//! A member writes requests and reads responses, and tells nobody anything; a coordinator's server
-//! reads requests and writes responses.
+//! Nodes send requests and read responses. The coordinator's STUN server reads requests and sends
+//! responses.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-/// The number of a request, which its response has too.
+/// The transaction ID of a request and its response.
 pub type TxId = [u8; 12];
 
 /// The length of a request.
@@ -21,27 +22,27 @@ const BINDING_SUCCESS: [u8; 2] = [1, 1];
 
 const MAPPED_ADDRESS: u16 = 0x0001;
 const XOR_MAPPED_ADDRESS: u16 = 0x0020;
-/// Of drafts before RFC 5389; some servers still send it.
+/// From drafts before RFC 5389; some servers still send it.
 const XOR_MAPPED_ADDRESS_DRAFT: u16 = 0x8020;
 const SOFTWARE_TYPE: u16 = 0x8022;
 const FINGERPRINT_TYPE: u16 = 0x8028;
 
-/// Relays answer this software alone, and only a request that ends with its fingerprint.
+/// Relays only answer requests with this software attribute and a fingerprint at the end.
 const SOFTWARE: [u8; 8] = *b"tailnode";
 const FINGERPRINT_LEN: usize = 8;
 /// RFC 8489, section 14.7.
 const FINGERPRINT_XOR: u32 = 0x5354_554e;
 
-/// Why a datagram is not what is expected.
+/// The reason why a datagram is not the expected message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StunError {
     /// It is not STUN.
     NotStun,
-    /// It is not the success of a binding request.
+    /// The datagram is not a binding success.
     NotSuccess,
-    /// It is not a binding request of a member's.
+    /// The datagram is not a binding request of a Tailscale client.
     NotRequest,
-    /// Its attributes are malformed, or have no address.
+    /// The attributes are malformed, or contain no address.
     Malformed,
 }
 
@@ -58,12 +59,12 @@ impl fmt::Display for StunError {
 
 impl std::error::Error for StunError {}
 
-/// Whether a datagram is STUN.
+/// Returns whether a datagram is STUN.
 pub fn is_stun(datagram: &[u8]) -> bool {
     datagram.len() >= HEADER && datagram[0] & 0xc0 == 0 && datagram[4..8] == COOKIE
 }
 
-/// A binding request.
+/// Returns a binding request.
 pub fn request(tx: TxId) -> [u8; REQUEST_LEN] {
     let mut datagram = [0; REQUEST_LEN];
     let mut at = 0;
@@ -85,10 +86,10 @@ pub fn request(tx: TxId) -> [u8; REQUEST_LEN] {
     datagram
 }
 
-/// The number of the request that a response answers, and the address that the server saw.
+/// Returns the transaction ID of a response and the observed address.
 ///
 /// # Errors
-/// It is no success with an address.
+/// The datagram is not a success with an address.
 pub fn read_response(datagram: &[u8]) -> Result<(TxId, SocketAddr), StunError> {
     if !is_stun(datagram) {
         return Err(StunError::NotStun);
@@ -124,8 +125,7 @@ fn read_attributes(mut attributes: &[u8], tx: &TxId) -> Option<SocketAddr> {
     seen.or(plain)
 }
 
-/// An address each of whose bytes was combined with the mask's, and its port with the mask's first
-/// two.
+/// Reads an address after XOR with the mask. The port uses the first two bytes of the mask.
 fn read_address(value: &[u8], mask: &[u8; 16]) -> Option<SocketAddr> {
     let (&[_, family, high, low], address) = value.split_first_chunk()?;
     let port = u16::from_be_bytes([high ^ mask[0], low ^ mask[1]]);
@@ -144,7 +144,7 @@ fn read_address(value: &[u8], mask: &[u8; 16]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// That of ISO 3309, bit by bit: 32 bytes a request.
+/// CRC-32 of ISO 3309, bit by bit, for 32 bytes per request.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = !0u32;
     for &byte in bytes {
@@ -157,10 +157,10 @@ fn crc32(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// The number of a member's binding request.
+/// Returns the transaction ID of a client's binding request.
 ///
 /// # Errors
-/// It is not one of Tailscale's protocol: others are told nothing.
+/// The datagram is not a request of Tailscale's protocol. Others get no answer.
 pub fn read_request(datagram: &[u8]) -> Result<TxId, StunError> {
     if !is_stun(datagram) {
         return Err(StunError::NotStun);
@@ -190,7 +190,7 @@ pub fn read_request(datagram: &[u8]) -> Result<TxId, StunError> {
     Ok(tx)
 }
 
-/// A success, as a server writes it: the address that the request came from.
+/// Returns a success with the source address of the request.
 pub fn response(tx: TxId, addr: SocketAddr) -> Vec<u8> {
     let mask = [&COOKIE[..], &tx].concat();
     let (family, ip) = match addr.ip().to_canonical() {
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 5769, section 2.2: a response with SOFTWARE, XOR-MAPPED-ADDRESS 192.0.2.1:32853,
+    /// From RFC 5769, section 2.2: a response with SOFTWARE, XOR-MAPPED-ADDRESS 192.0.2.1:32853,
     /// MESSAGE-INTEGRITY and FINGERPRINT.
     const RFC5769: &str = "0101003c2112a442b7e7a701bc34d686fa87dfae\
         8022000b7465737420766563746f7220\

@@ -1,13 +1,13 @@
-//! Tailnet lock: which node keys are signed by keys that the network trusts, so that a coordinator
-//! alone can let nobody in (tailscale `tka`).
+//! Tailnet lock: node keys are signed with keys that the network trusts, so that a coordinator
+//! alone cannot add nodes (tailscale `tka`).
 //!
 //! ```text
 //!   checkpoint ──► update ──► update ──► head        each signed by keys trusted before it
 //!                                          `──► trusted keys ──► a node key's signature?
 //! ```
 //!
-//! The coordinator keeps and passes on the updates; it cannot make them. Each node verifies them. A
-//! node whose key is trusted makes them too, and signs the keys of other nodes.
+//! The coordinator stores and distributes the updates, but cannot create them. Each node verifies
+//! them. A node with a trusted key creates updates, and signs the keys of other nodes.
 
 mod builder;
 mod cbor;
@@ -39,29 +39,29 @@ pub use self::{
 use self::{chain::Chain, state::State, update::Update};
 use crate::keys::NodePublic;
 
-/// Who is trusted to sign node keys.
+/// The authority: the trusted keys that sign node keys.
 #[derive(Clone, Debug)]
 pub struct Authority {
     chain: Chain,
-    /// The updates that count, the oldest first; not empty.
+    /// The active updates, the oldest first; never empty.
     path: Vec<UpdateHash>,
     state: State,
 }
 
-/// A text that is not what it must be.
+/// The reason why a message cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// No CBOR, or more than one message of it.
+    /// The bytes are not one CBOR message.
     NotCbor,
-    /// Messages in messages beyond what may be.
+    /// The nesting exceeds the limit.
     TooDeep,
-    /// A field is missing, of a wrong type, or not known.
+    /// A field is missing, has a wrong type, or is unknown.
     Field,
-    /// A key that may not be.
+    /// A key is not valid.
     Key,
-    /// A checkpoint that may not be.
+    /// A checkpoint is not valid.
     Checkpoint,
-    /// Text of a hash.
+    /// A hash is not valid.
     Hash,
 }
 
@@ -80,36 +80,36 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// Why something does not count.
+/// The reason why an update or a signature is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VerifyError {
-    /// It cannot be read.
+    /// It cannot be decoded.
     Malformed(DecodeError),
-    /// Nobody signed it.
+    /// It has no signature.
     Unsigned,
-    /// A signature is wrong.
+    /// A signature is not valid.
     BadSignature,
-    /// It names a key that is not trusted.
+    /// Its key is not trusted.
     NoSuchKey,
-    /// It adds a key that is trusted already.
+    /// It adds a key that is already trusted.
     KeyIsThere,
     /// It removes the last trusted key.
     LastKey,
-    /// It adds a key beyond what may be.
+    /// It exceeds the maximum number of trusted keys.
     TooManyKeys,
-    /// It follows none of the updates that are known.
+    /// Its parent is unknown.
     NoParent,
-    /// It begins a chain, and is no checkpoint.
+    /// It starts a chain, and is not a checkpoint.
     NoCheckpoint,
-    /// It is of another chain.
+    /// It belongs to another chain.
     OtherChain,
-    /// There are too many updates, or too many bytes of them.
+    /// The number or size of the updates exceeds the limit.
     TooMany,
-    /// It is a signature of another node's key.
+    /// It signs the key of another node.
     OtherNode,
-    /// It is a signature that lets a key sign, and no node.
+    /// It authorizes an auth key, and does not sign a node key.
     Credential,
-    /// The node has another key by now.
+    /// The node replaced this key.
     Rotated,
 }
 
@@ -151,10 +151,10 @@ impl From<DecodeError> for VerifyError {
 }
 
 impl Authority {
-    /// Begins with a checkpoint. Whoever gave it is believed in this, once.
+    /// Starts with a checkpoint. Its source must be trusted once.
     ///
     /// # Errors
-    /// It is no checkpoint, or not signed by keys of its own.
+    /// It is not a checkpoint, or not signed by keys that it contains.
     pub fn bootstrap(checkpoint: &[u8]) -> Result<Self, VerifyError> {
         let first = Update::read(checkpoint)?;
         let (chain, state) = Chain::new(first.clone())?;
@@ -162,10 +162,10 @@ impl Authority {
         Ok(Self { path: vec![chain.oldest()], chain, state })
     }
 
-    /// Takes updates, each behind the one that it follows; known ones are passed over.
+    /// Adds updates, each after its parent. Known updates are ignored.
     ///
     /// # Errors
-    /// One of them does not count: nothing has changed then.
+    /// An update is rejected. The authority stays unchanged.
     pub fn inform<T: AsRef<[u8]>>(&mut self, updates: &[T]) -> Result<(), VerifyError> {
         let mut new = self.clone();
         new.take(updates)?;
@@ -176,8 +176,8 @@ impl Authority {
         Ok(())
     }
 
-    /// The same, and gives none up however many there are: a coordinator has them for nodes that
-    /// know none yet. Returns those that were new.
+    /// Adds updates without removing old ones: a coordinator must have all of them for new nodes.
+    /// Returns those that were new.
     ///
     /// # Errors
     /// As [`Self::inform`].
@@ -191,10 +191,11 @@ impl Authority {
         Ok(taken)
     }
 
-    /// What [`Self::bootstrap`] and [`Self::inform_uncompacted`] took, as it was kept.
+    /// Restores the authority from all updates of [`Self::bootstrap`] and
+    /// [`Self::inform_uncompacted`].
     ///
     /// # Errors
-    /// One of the texts does not count: its place, and why.
+    /// An update is rejected. Its index, and the reason.
     pub fn from_updates<T: AsRef<[u8]>>(texts: &[T]) -> Result<Self, (usize, VerifyError)> {
         let (first, others) = texts.split_first().ok_or((0, VerifyError::NoCheckpoint))?;
         let mut all = Self::bootstrap(first.as_ref()).map_err(|why| (0, why))?;
@@ -230,20 +231,20 @@ impl Authority {
         Ok(taken)
     }
 
-    /// The last update that counts.
+    /// Returns the hash of the last active update.
     pub fn head(&self) -> UpdateHash {
         *self.path.last().expect("a path begins with the oldest update")
     }
 
-    /// Whether a key may sign.
+    /// Returns whether a key is trusted.
     pub fn trusts(&self, key: &KeyId) -> bool {
         self.state.key(key).is_some()
     }
 
-    /// Whether a node key is signed.
+    /// Checks the signature of a node key.
     ///
     /// # Errors
-    /// It is not.
+    /// It is not valid.
     pub fn check(&self, node: &NodePublic, signature: &[u8]) -> Result<(), VerifyError> {
         if signature.is_empty() {
             return Err(VerifyError::Unsigned);
@@ -251,29 +252,29 @@ impl Authority {
         signature::check(&self.state, node, signature).map(drop)
     }
 
-    /// Whether a secret turns tailnet lock off. Takes 16 MiB and about 50 ms.
+    /// Returns whether a secret turns tailnet lock off. Takes 16 MiB of memory and about 50 ms.
     pub fn is_disabled_by(&self, secret: &[u8]) -> bool {
         disablement_hash(secret).is_some_and(|hash| self.is_disabled_by_hash(&hash))
     }
 
-    /// The same, of the secret with this hash ([`disablement_hash`]).
+    /// Returns whether the secret with this hash ([`disablement_hash`]) turns tailnet lock off.
     pub fn is_disabled_by_hash(&self, hash: &[u8; 32]) -> bool {
         self.state.is_disabled_by(hash)
     }
 
-    /// Its updates as texts, to be kept: the first is for [`Self::from_stored`], and the others follow.
+    /// Returns the encoded updates, for [`Self::from_stored`].
     pub fn encoded_updates(&self) -> Vec<Vec<u8>> {
         self.chain.all().into_iter().map(Update::text).collect()
     }
 
-    /// What was kept.
+    /// Restores the authority from stored updates.
     ///
     /// # Errors
-    /// It was not kept by [`Self::encoded_updates`].
+    /// The updates are not from [`Self::encoded_updates`].
     pub fn from_stored<T: AsRef<[u8]>>(texts: &[T]) -> Result<Self, VerifyError> {
         let (first, others) = texts.split_first().ok_or(VerifyError::NoCheckpoint)?;
-        // A checkpoint further on may be signed by keys that it does not name: it was verified when
-        // it came.
+        // Keys that a later checkpoint does not contain may have signed it. It was verified when it
+        // was received.
         let (chain, state) = Chain::new(Update::read(first.as_ref())?)?;
         let mut restored = Self { path: vec![chain.oldest()], chain, state };
         restored.inform(others)?;

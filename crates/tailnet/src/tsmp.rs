@@ -1,5 +1,5 @@
-//! Messages between the data planes of two nodes, inside the tunnel (tailscale `net/packet/tsmp.go`):
-//! packets of IP's protocol 99, which no host sees.
+//! Messages between the data planes of two nodes inside the tunnel (tailscale
+//! `net/packet/tsmp.go`): packets of IP protocol 99, which hosts do not receive.
 //!
 //! ```text
 //!   ping     'p'  8 bytes that come back
@@ -12,12 +12,12 @@ use std::net::IpAddr;
 
 use packet::wire::{Fragment, IpHeader, ipv4, ipv6, put_u16, put_u32};
 
-/// Their protocol (IANA: "any private encryption scheme").
+/// The IP protocol (IANA: "any private encryption scheme").
 pub const PROTOCOL: u8 = 99;
-/// The longest packet that may be one: what is longer than its fields is for later versions.
+/// The longest packet. Later versions may append fields.
 pub const LONGEST: usize = 1280;
 
-/// What a ping takes there and back, which nobody else can guess.
+/// The data of a ping, which must be unpredictable.
 pub type Token = [u8; 8];
 
 const PING: u8 = b'p';
@@ -25,43 +25,43 @@ const PONG: u8 = b'o';
 const REFUSAL: u8 = b'!';
 const KEY: u8 = b'a';
 const KEY_LEN: usize = 32;
-/// Routers until a packet is dropped, of which there are none in a tunnel.
+/// The TTL. There are no routers in a tunnel.
 const HOPS: u8 = 64;
 
 /// A packet of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tsmp {
-    /// Where it comes from.
+    /// The source.
     pub from: IpAddr,
-    /// Where it goes.
+    /// The destination.
     pub to: IpAddr,
     /// What it says.
     pub message: Message,
 }
 
-/// What it says.
+/// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Answer with the same token.
+    /// Requests a pong with the same token.
     Ping(Token),
     /// The answer.
     Pong(Token),
-    /// A connection of the receiver's was refused.
+    /// A connection of the receiver was refused.
     Refusal(Refusal),
-    /// The sender's disco key, which a node that asks its coordinator need not know.
+    /// The sender's disco key. Nodes with a coordinator do not need it.
     Key,
 }
 
-/// Why a connection of this node's does not come about.
+/// A refused connection of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The connection's protocol.
+    /// The protocol of the connection.
     pub protocol: u8,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// The port here.
+    /// The local port.
     pub source_port: u16,
-    /// The port there.
+    /// The remote port.
     pub destination_port: u16,
 }
 
@@ -70,13 +70,13 @@ pub struct Refusal {
 pub enum Reason {
     /// The policy.
     Policy,
-    /// Its user lets nothing in.
+    /// The user rejects all connections.
     Shields,
-    /// It does not forward.
+    /// The node does not forward.
     Forwarding,
-    /// A firewall of the host's.
+    /// A firewall of the host.
     Firewall,
-    /// One that is not known here.
+    /// An unknown reason.
     Other(u8),
 }
 
@@ -92,14 +92,14 @@ impl Reason {
     }
 }
 
-/// Reads a whole packet. `None` if it is none of the protocol, or says nothing that is known.
+/// Reads a packet. `None` if it is not a known message of the protocol.
 pub fn read(packet: &[u8]) -> Option<Tsmp> {
     let header = IpHeader::parse(packet).ok()?;
     let is_whole = header.fragment == Fragment::Whole;
     if header.protocol != PROTOCOL || !is_whole || packet.len() > LONGEST {
         return None;
     }
-    // Bytes behind the packet are padding.
+    // Bytes after the packet are padding.
     let (kind, said) = header.transport(packet.get(..header.total_len)?).split_first()?;
     let message = match *kind {
         PING => Message::Ping(*said.first_chunk()?),
@@ -119,12 +119,12 @@ pub fn read(packet: &[u8]) -> Option<Tsmp> {
     Some(Tsmp { from: header.source(packet), to: header.destination(packet), message })
 }
 
-/// A ping; `None` if the addresses are not of one family.
+/// Returns a ping; `None` if the addresses are of different families.
 pub fn ping(from: IpAddr, to: IpAddr, token: Token) -> Option<Vec<u8>> {
     write(from, to, &[&[PING][..], &token].concat())
 }
 
-/// The answer to a ping that `from` got of `to`. No port: there is no HTTP server for peers here.
+/// Returns a pong from `from` to `to`. The port is 0, because there is no HTTP server for peers.
 pub fn pong(from: IpAddr, to: IpAddr, token: Token) -> Option<Vec<u8>> {
     write(from, to, &[&[PONG][..], &token, &[0, 0]].concat())
 }
@@ -183,7 +183,7 @@ mod tests {
     fn pings_and_pongs_have_the_bytes_of_stock_nodes() {
         let [own, peer] = addresses(true);
         let token = *b"12345678";
-        // As `net/packet/header_test.go` and tsmp.go have them: total length, TTL 64, protocol 99.
+        // The bytes of `net/packet/header_test.go` and tsmp.go: total length, TTL 64, protocol 99.
         let ip = [0x45, 0, 0, 29, 0, 0, 0, 0, 64, 99];
         let sent = ping(own, peer, token).unwrap();
         assert_eq!((&sent[..10], &sent[20..]), (&ip[..], &b"p12345678"[..]));

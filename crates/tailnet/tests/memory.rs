@@ -1,5 +1,6 @@
-//! What a response of a coordinator costs in memory, whatever it says: at most four times the longest
-//! frame. Every day only shorter frames are read. The longest take minutes without optimization:
+//! The memory that a coordinator's response takes, whatever it contains: at most four times the
+//! longest frame. By default only shorter frames are tested. The longest ones take minutes without
+//! optimization:
 //!
 //! ```text
 //!   cargo test --release -p linerate-tailnet --test memory -- --ignored --nocapture
@@ -24,9 +25,9 @@ use tailnet::{
 };
 
 const NOW: Duration = Duration::from_secs(1_800_000_000);
-/// What comes from the connection at once.
+/// The length of the pieces from the connection.
 const PIECE: usize = 16 << 10;
-/// More than are stored of anything.
+/// More than the limit of any list.
 const DIFFERENT: u32 = 60_000;
 
 /// The system's allocator, which counts bytes, including the overhead of each block.
@@ -39,18 +40,18 @@ fn cost(layout: Layout) -> usize {
     (layout.size() + 8).next_multiple_of(16).max(32)
 }
 
-// SAFETY: all is the system's allocator's.
+// SAFETY: all calls are forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let used = USED.fetch_add(cost(layout), Relaxed) + cost(layout);
         PEAK.fetch_max(used, Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         USED.fetch_sub(cost(layout), Relaxed);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller's guarantees are forwarded.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -58,10 +59,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One test at a time, as all are counted together.
+/// The tests run one at a time, because the allocator counts all of them.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The most memory that a call adds to the memory in use.
+/// Returns the maximum memory that a call adds.
 fn peak(run: impl FnOnce()) -> usize {
     let before = USED.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -69,8 +70,8 @@ fn peak(run: impl FnOnce()) -> usize {
     PEAK.load(Relaxed) - before
 }
 
-/// A response with a field that begins so, has as many of an item as there is room for, and ends so.
-/// In an item, `@` is a number and `%` a key.
+/// Returns a response with a beginning, as many items as fit, and an end. In an item, `@` is
+/// replaced by a number and `%` by a key.
 fn longest([begin, item, end]: [&str; 3], length: usize) -> Vec<u8> {
     let numbered = |number: u32| {
         let key = format!("nodekey:{number:064x}");
@@ -88,8 +89,7 @@ fn longest([begin, item, end]: [&str; 3], length: usize) -> Vec<u8> {
     (text + end).into_bytes()
 }
 
-/// Takes a frame from the stream to the state of the network, in pieces as they come. Whether all of it
-/// could be read.
+/// Applies a frame to the map, in pieces. Returns whether all of it was readable.
 fn take(map: &mut NetworkMap, frame: &[u8]) -> bool {
     let mut reader = FrameReader::default();
     let length = u32::try_from(frame.len()).expect("a frame is short enough");
@@ -105,7 +105,7 @@ fn take(map: &mut NetworkMap, frame: &[u8]) -> bool {
     head.is_ok() && changes.bad.iter().all(|bad| bad.why.contains("left out"))
 }
 
-/// A text as zstd of blocks that are not packed (RFC 8878, section 3.1.1), of which a decoder stores the
+/// Returns zstd with uncompressed blocks (RFC 8878, section 3.1.1), of which a decoder stores the
 /// last 64 MiB.
 fn packed(text: &[u8]) -> Vec<u8> {
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 16 << 3];
@@ -129,15 +129,15 @@ const CAPABILITIES: &str = concat!(
     r#"","Addresses":["::/0"],"CapMap":{"#
 );
 
-/// Lists whose items become larger than their text: the beginning, the repeated item, the end; the bound
-/// of the stored list, in MiB.
+/// Lists whose items become larger than their text: the beginning, the repeated item, the end; and
+/// the memory limit of the stored list, in MiB.
 const LISTS: [([&str; 3], usize); 3] = [
     ([r#"{"Peers":["#, PEER, "]}"], 128),
     ([r#"{"PeersRemoved":["#, "1", "]}"], 0),
     ([r#"{"PacketFilter":["#, "{}", "]}"], 192),
 ];
 
-/// What is bounded by the length of its text: the longest that is read.
+/// Fields that are limited by the length of their text, with the longest that is read.
 const FIELDS: [([&str; 3], usize); 8] = [
     ([CAPABILITIES, r#""@":{"":{}}"#, "}}]}"], 2 << 20),
     ([r#"{"PeersChangedPatch":[{"NodeID":1,"Capabilities":["#, r#""""#, "]}]}"], 256 << 10),

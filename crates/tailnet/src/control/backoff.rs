@@ -1,13 +1,13 @@
-//! When to try again.
+//! Delays between retries.
 
 use std::time::Duration;
 
-/// A coordinator that ends is lost by all its members at once: so long is the time in which they come
-/// again. What they carry does not wait for it.
+/// The time over which nodes spread their reconnects after a coordinator closed all connections.
+/// The data plane is not affected by the wait.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// Waits that grow with the square of the failures, each by chance shorter or longer by half, so
-/// that the members of a coordinator that was away do not come back at once.
+/// Delays that grow with the square of the number of failures. Each is changed randomly by up to
+/// half, so that the nodes of a restarted coordinator do not reconnect at the same time.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     unit: Duration,
@@ -16,50 +16,50 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// For connections: 10 ms, 40 ms, .., 30 s at most (tailscale `logtail/backoff`).
+    /// For connections: 10 ms, 40 ms, .., at most 30 s (tailscale `logtail/backoff`).
     pub fn connections() -> Self {
         Self::new(Duration::from_millis(10), Duration::from_secs(30))
     }
 
-    /// For what the coordinator refused: 2 s, 8 s, .., 5 min at most.
+    /// For requests that the coordinator refused: 2 s, 8 s, .., at most 5 min.
     pub fn refusals() -> Self {
         Self::new(Duration::from_secs(2), Duration::from_secs(300))
     }
 
-    /// The n-th wait is `n² · unit`, and none is longer than `longest`.
+    /// The n-th delay is `n² · unit`, at most `longest`.
     pub fn new(unit: Duration, longest: Duration) -> Self {
         Self { unit, longest, failures: 0 }
     }
 
-    /// It worked: the next wait is the shortest.
+    /// The attempt succeeded: the next delay is the shortest.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// It worked, and ended: how long to wait.
+    /// An established connection ended. Returns the delay until the next attempt.
     pub fn handle_loss(&mut self, random: u32) -> Duration {
         self.reset();
         SPREAD.mul_f64(chance(random))
     }
 
-    /// Whoever failed it asks for a wait: at least so long, and by chance longer by half, as it asks
-    /// others too.
+    /// The server requested a delay. Returns at least that delay, and up to half of it more, chosen
+    /// randomly.
     pub fn handle_busy(&mut self, wanted: Duration, random: u32) -> Duration {
         let wanted = wanted + wanted.mul_f64(chance(random) / 2.0);
         self.handle_failure(random).max(wanted)
     }
 
-    /// It failed: how long to wait. `random` is any number, evenly spread.
+    /// The attempt failed. Returns the delay. `random` is uniformly distributed.
     pub fn handle_failure(&mut self, random: u32) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let wait = self.unit.saturating_mul(self.failures.saturating_pow(2));
-        // Of what is allowed at most, two thirds: with half of that again by chance it is all.
+        // The random part adds up to half of this, so that `longest` is the maximum.
         let wait = wait.min(self.longest * 2 / 3);
         wait / 2 + wait.mul_f64(chance(random))
     }
 }
 
-/// Between 0 and 1.
+/// Returns a number from 0 to 1.
 fn chance(random: u32) -> f64 {
     f64::from(random) / f64::from(u32::MAX)
 }
@@ -96,8 +96,8 @@ mod tests {
         assert_eq!(wait(u32::MAX), Duration::from_secs(12));
     }
 
-    /// Ten thousand members lose their coordinator, which is there again after so long: how many come
-    /// in the fullest tenth of a second, and how often each tried in vain.
+    /// 10,000 nodes lose their coordinator for the time `away`. Returns the largest number of nodes
+    /// that connect within 100 ms, and the average number of failed attempts.
     fn storm(away: Duration) -> (usize, f64) {
         const MEMBERS: u32 = 10_000;
         let mut seed = 1u64;
@@ -123,8 +123,8 @@ mod tests {
     fn members_of_a_coordinator_that_starts_again_come_one_after_the_other() {
         for seconds in [0, 1, 3, 10, 60] {
             let (fullest, in_vain) = storm(Duration::from_secs(seconds));
-            // Those that tried in vain before try often: of a coordinator that was away for a second
-            // a quarter come in its first tenth.
+            // Nodes that already failed retry often: after an outage of one second a quarter of
+            // them connects within 100 ms.
             assert!(fullest < 3000, "{fullest} of 10,000 at once after {seconds} s");
             assert!(in_vain < 30.0, "{in_vain} attempts each in {seconds} s");
         }

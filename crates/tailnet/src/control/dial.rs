@@ -1,20 +1,21 @@
-//! Where to connect to a coordinator, and when.
+//! Addresses, ports and times of the attempts to connect to a coordinator.
 //!
-//! A URL says all of it: `https` is TLS at its port. Without TLS it is plain HTTP, Noise being the
-//! encryption; as some networks meddle with port 80, TLS is tried beside it where the URL names no
-//! port and the host is no private one (tailscale `control/controlhttp/client.go`). Unlike stock
-//! clients, an `https` URL is never tried at port 80: the key comes by the connection that is then
-//! upgraded, and a firewall that drops port 80 would cost half a second each time.
+//! The URL decides: `https` uses TLS. `http` uses plain HTTP, because Noise encrypts. Some networks
+//! modify traffic of port 80. Therefore TLS is tried in parallel if the URL has no port and the
+//! host is not private (tailscale `control/controlhttp/client.go`). Unlike stock clients, an
+//! `https` URL is never tried at port 80: the key comes over the connection that is then upgraded,
+//! and a firewall that drops port 80 would cost half a second each time.
 
 use std::{fmt, net::IpAddr, str::FromStr, time::Duration};
 
-/// How long an attempt without TLS has until one with TLS begins beside it.
+/// Time between the start of an attempt without TLS and the start of the parallel one with TLS.
 const TLS_DELAY: Duration = Duration::from_millis(500);
-/// How long an attempt may take, to the coordinator's key: two long round trips and TLS.
+/// Timeout of an attempt until the coordinator's key was received: two long round trips and TLS.
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// How long a coordinator may have one wait for a candidate, and for its answer.
+/// The longest delay and the longest timeout that a coordinator may set for a candidate, in
+/// seconds.
 const LONGEST_DELAY: f64 = 30.0;
-/// How many candidates of a coordinator's plan are tried.
+/// The number of candidates of a coordinator's plan that are tried.
 const CANDIDATES: usize = 16;
 
 /// A coordinator's URL.
@@ -22,22 +23,22 @@ const CANDIDATES: usize = 16;
 pub struct ControlUrl {
     /// Whether it is `https`.
     pub tls: bool,
-    /// A name or an address, that of IPv6 without brackets.
+    /// A name or an address. An IPv6 address has no brackets.
     pub host: String,
-    /// The port, where it names one.
+    /// The port, if the URL has one.
     pub port: Option<u16>,
 }
 
-/// Why a text is no URL of a coordinator.
+/// The reason why a text is not the URL of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlError {
-    /// It begins with neither `https://` nor `http://`.
+    /// The URL begins with neither `https://` nor `http://`.
     Scheme,
-    /// It names no host, or one that cannot be.
+    /// The host is missing or invalid.
     Host,
-    /// Its port is no number of a port.
+    /// The port is invalid.
     Port,
-    /// It has more than a host and a port.
+    /// The URL has more than a host and a port.
     Path,
 }
 
@@ -104,7 +105,7 @@ impl fmt::Display for ControlUrl {
 }
 
 impl ControlUrl {
-    /// Host and port, as HTTP names them.
+    /// Returns host and port in the form of HTTP.
     pub fn authority(&self) -> String {
         let v6 = self.host.contains(':');
         let host = if v6 { format!("[{}]", self.host) } else { self.host.clone() };
@@ -123,19 +124,19 @@ impl ControlUrl {
     }
 }
 
-/// A candidate of the plan that a coordinator gave for the next connection.
+/// A candidate of the coordinator's plan for the next connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its address.
     pub address: IpAddr,
-    /// When it is tried.
+    /// The start of the attempt, relative to the start of the round.
     pub after: Duration,
-    /// How long it may take.
+    /// The timeout of the attempt.
     pub limit: Duration,
 }
 
 impl Candidate {
-    /// The candidate with the message's numbers, which are in seconds and may be any.
+    /// Limits the numbers of the message. They are in seconds, and may be anything.
     pub fn new(address: IpAddr, delay: f64, timeout: f64) -> Self {
         let seconds = |number: f64| {
             let number = if number.is_nan() { 0.0 } else { number };
@@ -146,23 +147,23 @@ impl Candidate {
     }
 }
 
-/// A connection to be tried.
+/// One attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// When it begins, in its round.
+    /// The start of the attempt, relative to the start of the round.
     pub after: Duration,
-    /// How long it may take, to the coordinator's key.
+    /// The timeout until the coordinator's key was received.
     pub limit: Duration,
     /// Whether with TLS.
     pub tls: bool,
     /// To which port.
     pub port: u16,
-    /// To which address; `None` for those of the URL's host.
+    /// The address; `None` for the addresses of the URL's host.
     pub address: Option<IpAddr>,
 }
 
-/// What to try: rounds, each when all of the one before failed. In a round the first that succeeds
-/// wins, and where all that have begun have failed the next begins at once.
+/// Returns the attempts in rounds. A round starts when all attempts of the previous one failed. The
+/// first success in a round wins. If all started attempts failed, the next one starts at once.
 pub fn rounds(url: &ControlUrl, plan: &[Candidate]) -> Vec<Vec<Attempt>> {
     let own = Attempt {
         after: Duration::ZERO,

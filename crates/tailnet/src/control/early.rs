@@ -1,18 +1,20 @@
-//! What a coordinator may say before HTTP/2: a payload of JSON (tailscale `control/ts2021/conn.go`).
+//! The early payload: JSON that a coordinator may send before HTTP/2 (tailscale
+//! `control/ts2021/conn.go`).
 //!
-//! It is nine bytes, five of them a mark that no HTTP/2 frame begins with, and then the payload.
-//! Its one field, a challenge to the node key, is answered by no client.
+//! It has a header of nine bytes, which starts with a magic number of five bytes that no HTTP/2
+//! frame starts with. Its only field is a challenge to the node key, which no client answers.
 
 use std::fmt;
 
-/// What the payload begins with.
+/// The magic number of the payload.
 const MARK: [u8; 5] = *b"\xff\xff\xffTS";
-/// The mark and a length; a frame of HTTP/2 has a header as long.
+/// The length of the magic number and of the length field. The header of an HTTP/2 frame has the
+/// same length.
 const HEADER: usize = 9;
-/// The longest payload, in bytes: one key is expected.
+/// The longest payload, in bytes. One key is expected.
 pub const LONGEST: usize = 64 << 10;
 
-/// A payload that is too long; its length.
+/// The length of a payload that is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EarlyPayloadError(pub u32);
 
@@ -24,7 +26,7 @@ impl fmt::Display for EarlyPayloadError {
 
 impl std::error::Error for EarlyPayloadError {}
 
-/// Takes the payload off the beginning of a stream that comes in pieces.
+/// Removes the payload from the beginning of a stream that arrives in pieces.
 #[derive(Debug, Default)]
 pub struct EarlyPayload {
     buffer: Vec<u8>,
@@ -32,13 +34,13 @@ pub struct EarlyPayload {
 }
 
 impl EarlyPayload {
-    /// Whether the payload is over, and all else HTTP/2's.
+    /// Returns whether the rest of the stream is HTTP/2.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Takes the next bytes of the stream and returns what of it is HTTP/2's, and the payload with
-    /// the call that completes it.
+    /// Processes the next bytes of the stream. Returns the bytes of HTTP/2, and the payload once it
+    /// is complete.
     ///
     /// # Errors
     /// The payload is too long.

@@ -1,25 +1,25 @@
-//! The frames of the map's stream: a length of 32 bits, little-endian, and that many bytes of
-//! zstd, each frame for itself.
+//! The frames of the map stream: a length of 32 bits, little-endian, and that many bytes of zstd.
+//! Each frame is compressed separately.
 
 use std::{fmt, io::Read};
 
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
-/// The longest frame, packed or unpacked, in bytes: the map of 50,000 peers.
+/// The longest frame in bytes, compressed or not: the map of 50,000 peers.
 pub const LONGEST: usize = 64 << 20;
-/// What the buffer keeps between frames; a delta is shorter.
+/// The capacity that the buffer retains between frames. Most incremental maps are shorter.
 const KEPT: usize = 16 << 10;
-/// What every text of zstd begins with (RFC 8878, section 3.1.1).
+/// The magic number of zstd (RFC 8878, section 3.1.1).
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Why a frame could not be read.
+/// The reason why a frame cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// It is longer than any may be, as it says: the stream cannot be read further.
+    /// The announced length exceeds the limit. The rest of the stream cannot be read.
     TooLong(u32),
-    /// It unpacks to more than any may have. The stream goes on behind it.
+    /// The decompressed frame exceeds the limit. The next frame can be read.
     Bomb,
-    /// It is no zstd. The stream goes on behind it.
+    /// The frame is not valid zstd. The next frame can be read.
     BadZstd(String),
 }
 
@@ -37,16 +37,16 @@ impl std::error::Error for FrameError {}
 
 /// Splits a stream into frames.
 ///
-/// Call order: `handle_bytes` as they come, each time then `poll_frame` until it gives none.
+/// Call order: `handle_bytes` with each piece, then `poll_frame` until it returns `None`.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     buffer: Vec<u8>,
-    /// What of `buffer` was given out.
+    /// The bytes of `buffer` that were returned.
     done: usize,
 }
 
 impl FrameReader {
-    /// Takes the next bytes of the stream.
+    /// Adds the next bytes of the stream.
     pub fn handle_bytes(&mut self, bytes: &[u8]) {
         self.drop_done();
         self.buffer.extend_from_slice(bytes);
@@ -61,10 +61,10 @@ impl FrameReader {
         }
     }
 
-    /// The next frame, unpacked.
+    /// Returns the next frame, decompressed.
     ///
     /// # Errors
-    /// The frame cannot be read. Of the errors, only behind [`FrameError::TooLong`] no other can.
+    /// The frame cannot be read. After [`FrameError::TooLong`] no other frame can be read.
     pub fn poll_frame(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         let Some((length, body)) = self.buffer[self.done..].split_first_chunk::<4>() else {
             return Ok(None);
@@ -81,7 +81,7 @@ impl FrameReader {
         };
         let frame = unpack(packed);
         self.done += 4 + length;
-        // A long frame is not buffer twice while it is read.
+        // A long frame is not stored twice while it is read.
         if length > KEPT {
             self.drop_done();
         }
@@ -89,15 +89,15 @@ impl FrameReader {
     }
 }
 
-/// Makes room for the next piece. It doubles the buffer, and never makes room for more than there may be.
+/// Reserves memory for the next piece. It doubles the buffer, up to `most` more bytes.
 fn grow(buffer: &mut Vec<u8>, most: usize) {
     if buffer.capacity() - buffer.len() < KEPT.min(most) {
         buffer.reserve_exact(most.min(buffer.len().max(KEPT)));
     }
 }
 
-/// Unpacks zstd: one frame of it, or several in a row (RFC 8878, section 3). Text that is not packed,
-/// as of a coordinator that does not pack, is itself.
+/// Decompresses one zstd frame or several in a row (RFC 8878, section 3). Uncompressed JSON is
+/// returned unchanged: some coordinators do not compress.
 fn unpack(mut packed: &[u8]) -> Result<Vec<u8>, FrameError> {
     if packed.first() == Some(&b'{') {
         return Ok(packed.to_vec());
@@ -111,7 +111,7 @@ fn unpack(mut packed: &[u8]) -> Result<Vec<u8>, FrameError> {
     }
 }
 
-/// Unpacks the first frame of zstd behind what is in `text`, and returns what follows it.
+/// Decompresses the first zstd frame, appends it to `text`, and returns the rest of the input.
 fn unpack_first<'a>(packed: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], FrameError> {
     if !packed.starts_with(&ZSTD) {
         return Err(FrameError::BadZstd("its first bytes are others".into()));
@@ -150,7 +150,7 @@ mod tests {
         [&u32::try_from(body.len()).unwrap().to_le_bytes(), body].concat()
     }
 
-    /// zstd of blocks that repeat one byte: 128 KiB for four bytes.
+    /// Returns zstd blocks that repeat one byte: 128 KiB for four bytes of input.
     fn bomb(blocks: usize) -> Vec<u8> {
         let mut packed = [&ZSTD[..], &[0x00, 0x50]].concat();
         for number in 1..=blocks {

@@ -1,5 +1,5 @@
-//! The requests to a coordinator, and what of its answers this module decides by (tailscale
-//! `tailcfg/tailcfg.go`). The map itself is read elsewhere.
+//! The requests to a coordinator, and the parts of its answers that this module needs (tailscale
+//! `tailcfg/tailcfg.go`). The map is in [`crate::messages`].
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,14 +15,14 @@ use crate::{
     keys::{DiscoPublic, NodePublic},
 };
 
-/// The expiry that logs a node out: the far past (tailscale `controlclient/direct.go`).
+/// The expiry that logs a node out: a time in the past (tailscale `controlclient/direct.go`).
 pub const EXPIRED: &str = "1970-01-01T00:02:03Z";
-/// Go's way to say that there is no time.
+/// Go's zero time.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
-/// Go's way to say that there is no tailnet-lock key.
+/// Go's zero tailnet-lock key.
 const NO_TKA_KEY: &str = "nlpub:0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Asks to be a node.
+/// A registration request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct RegisterRequest<'a> {
@@ -38,7 +38,7 @@ pub struct RegisterRequest<'a> {
     hostinfo: &'a Value,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     ephemeral: bool,
-    /// Base64, as Go writes bytes.
+    /// In base64, as Go writes bytes.
     node_key_signature: Option<&'a str>,
 }
 
@@ -48,27 +48,27 @@ struct Auth<'a> {
     auth_key: &'a str,
 }
 
-/// What a request to register is made of.
+/// The parameters of a registration request.
 #[derive(Clone, Copy, Default)]
 pub struct RegisterParams<'a> {
-    /// The key to be registered.
+    /// The key to register.
     pub node_key: NodePublic,
-    /// The one that it replaces.
+    /// The key that it replaces.
     pub old_node_key: Option<NodePublic>,
-    /// A key that stands for a login.
+    /// The auth key.
     pub auth_key: Option<&'a str>,
     /// The public tailnet-lock key, `nlpub:` and hexadecimal digits.
     pub tka_key: Option<&'a str>,
-    /// A signature of the node key by tailnet lock, in base64.
+    /// The signature of the node key by a tailnet-lock key, in base64.
     pub signature: Option<&'a str>,
-    /// Whether the node is to be forgotten when it goes.
+    /// Whether the coordinator removes the node when it disconnects.
     pub ephemeral: bool,
-    /// The URL of the login that is waited for.
+    /// The URL of the pending login.
     pub followup: Option<&'a str>,
 }
 
 impl<'a> RegisterRequest<'a> {
-    /// Asks to be a node.
+    /// Creates the request.
     pub fn new(from: RegisterParams<'a>, hostinfo: &'a Value) -> Self {
         Self {
             version: CAPABILITY_VERSION,
@@ -84,34 +84,34 @@ impl<'a> RegisterRequest<'a> {
         }
     }
 
-    /// Asks to be one no more.
+    /// Creates a request that logs the node key out.
     pub fn logout(node_key: NodePublic, hostinfo: &'a Value) -> Self {
         let from = RegisterParams { node_key, ..RegisterParams::default() };
         Self { expiry: EXPIRED, ..Self::new(from, hostinfo) }
     }
 }
 
-/// The answer to it.
+/// The answer to a registration request.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct RegisterResponse {
-    /// Whose node it is.
+    /// The owner of the node.
     #[serde(deserialize_with = "or_default")]
     pub user: User,
-    /// As whom it was logged in.
+    /// The login.
     #[serde(deserialize_with = "or_default")]
     pub login: User,
-    /// Whether another node key must be had.
+    /// Whether the node must register another node key.
     pub node_key_expired: bool,
-    /// Whether it may speak to others at once.
+    /// Whether the node may communicate without approval by an administrator.
     pub machine_authorized: bool,
-    /// Where a person is to log in, if one must.
+    /// The URL at which the user must log in; empty if none is needed.
     #[serde(rename = "AuthURL")]
     pub auth_url: String,
-    /// A signature by tailnet lock that is to be made anew, in base64.
+    /// A tailnet-lock signature that the node must renew, in base64.
     #[serde(deserialize_with = "or_default")]
     pub node_key_signature: String,
-    /// Why not.
+    /// The reason of a refusal; empty on success.
     pub error: String,
 }
 
@@ -122,29 +122,29 @@ pub struct User {
     /// The user's number.
     #[serde(rename = "ID")]
     pub id: i64,
-    /// The name that one logs in with.
+    /// The login name.
     pub login_name: String,
-    /// The name that is shown.
+    /// The displayed name.
     pub display_name: String,
 }
 
-/// Of what kind an endpoint is.
+/// The origin of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EndpointKind {
     /// An address of this machine.
     Local = 1,
-    /// As a STUN server saw it.
+    /// The address that a STUN server observed.
     Stun = 2,
-    /// A port that the router forwards.
+    /// A port that the router forwards to this machine.
     Portmapped = 3,
-    /// The address that STUN told, with the local port.
+    /// The address that a STUN server observed, with the local port.
     StunLocalPort = 4,
-    /// One that somebody configured.
+    /// A configured address.
     Explicit = 5,
 }
 
-/// Asks for the map, or tells of this node.
+/// A request for the map, or an update of this node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct MapRequest<'a> {
@@ -165,33 +165,33 @@ pub struct MapRequest<'a> {
     resume: Option<&'a MapPosition>,
 }
 
-/// How far a stream of maps was followed, in the coordinator's own words: another goes on from
-/// there, if the coordinator can. Stock clients ask for none.
+/// A position in a map stream. A new stream continues there if the coordinator supports it. Stock
+/// clients do not use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MapPosition {
-    /// Which stream's.
+    /// The name of the stream.
     #[serde(rename = "MapSessionHandle")]
     pub handle: String,
-    /// The last map that was taken.
+    /// The number of the last processed map.
     #[serde(rename = "MapSessionSeq")]
     pub seq: i64,
 }
 
-/// What a node tells of itself.
+/// The state that a node announces.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Announcement {
     /// Its `Hostinfo`, with `NetInfo`.
     pub hostinfo: Value,
-    /// Where it may be reached.
+    /// The endpoints.
     pub endpoints: Vec<(SocketAddr, EndpointKind)>,
     /// The key of its disco messages.
     pub disco_key: DiscoPublic,
-    /// The head of tailnet lock's chain, where it is known.
+    /// The head of the tailnet-lock chain; empty if unknown.
     pub tka_head: String,
 }
 
 impl<'a> MapRequest<'a> {
-    /// Asks for the stream of maps.
+    /// Creates a request for the map stream.
     pub fn stream(node_key: NodePublic, announcement: &'a Announcement) -> Self {
         Self {
             version: CAPABILITY_VERSION,
@@ -209,41 +209,42 @@ impl<'a> MapRequest<'a> {
         }
     }
 
-    /// Asks for the stream from where one was followed to.
+    /// Resumes the stream at this position.
     #[must_use]
     pub fn from(self, resume: Option<&'a MapPosition>) -> Self {
         Self { resume, ..self }
     }
 
-    /// Tells of this node, and asks for nothing: a stream changes nothing at the coordinator.
+    /// Creates an update of this node. The coordinator ignores the state in a request for the
+    /// stream.
     pub fn update(node_key: NodePublic, announcement: &'a Announcement) -> Self {
         Self { stream: false, omit_peers: true, ..Self::stream(node_key, announcement) }
     }
 }
 
-/// The longest text of a question or of a dial plan, in bytes.
+/// The longest text of a ping request or of a dial plan, in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// What a map says to whoever keeps the connection.
+/// The part of a map that concerns the connection.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct MapHead {
-    /// Whether it is no map, but a sign of life.
+    /// Whether the message is a keepalive.
     pub keep_alive: bool,
-    /// Whether it names this node, as the first must.
+    /// Whether the map contains this node. The first one must.
     #[serde(rename = "Node", deserialize_with = "is_there")]
     pub has_node: bool,
-    /// A question to this node.
+    /// A ping request to this node.
     #[serde(deserialize_with = "or_default")]
     pub ping_request: Option<PingRequest>,
-    /// Where to connect the next time.
+    /// The plan for the next connection.
     #[serde(rename = "ControlDialPlan", deserialize_with = "or_default")]
     pub dial_plan: Option<DialPlan>,
-    /// The name of the stream, in its first map and where it becomes another; empty otherwise, and where
-    /// it cannot be resumed.
+    /// The name of the stream. It is sent in the first map, and in one that changes the name. Empty
+    /// if the stream cannot be resumed.
     #[serde(rename = "MapSessionHandle")]
     pub handle: String,
-    /// The number of this map in the stream; 0 for none.
+    /// The number of this map in the stream; 0 if it has none.
     pub seq: i64,
 }
 
@@ -257,24 +258,24 @@ impl MapHead {
     }
 }
 
-/// A question to this node.
+/// A ping request to this node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PingRequest {
-    /// Where it is answered.
+    /// The URL that receives the answer.
     #[serde(rename = "URL")]
     pub url: String,
-    /// Whether by the connection that it came from.
+    /// Whether the answer uses the Noise connection.
     #[serde(rename = "URLIsNoise")]
     pub over_noise: bool,
-    /// What it wants; empty if the answer is a request without more.
+    /// The type of the ping; empty if an HTTP request is a sufficient answer.
     pub types: String,
-    /// The node that is to be pinged, where that is wanted.
+    /// The address of the node to ping; empty if none.
     #[serde(rename = "IP", deserialize_with = "or_default")]
     pub ip: String,
 }
 
-/// Where to connect the next time.
+/// The plan for the next connection.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DialPlan {
@@ -294,7 +295,7 @@ struct PlannedCandidate {
 }
 
 impl DialPlan {
-    /// Its candidates; those behind a proxy of the coordinator's are left out.
+    /// Returns the candidates. Those behind a proxy of the coordinator are left out.
     pub fn candidates(&self) -> Vec<Candidate> {
         let read = |planned: &PlannedCandidate| {
             let address: IpAddr = planned.ip.parse().ok()?;
@@ -306,8 +307,8 @@ impl DialPlan {
     }
 }
 
-/// Go writes `null` for an empty value. An unreadable or too long value is read as empty, because the
-/// rest of the map counts.
+/// Go writes `null` for an empty value. An unreadable or too long value is read as empty, so that
+/// the rest of the map can be used.
 fn or_default<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {

@@ -1,4 +1,4 @@
-//! The handshake: Noise IK with the capability version in its prologue (tailscale
+//! The handshake: Noise IK with the capability version in the prologue (tailscale
 //! `control/controlbase/handshake.go`).
 //!
 //! ```text
@@ -28,11 +28,11 @@ use crate::keys::{MachineKey, MachinePublic};
 
 /// The length of the first message, with its header.
 pub const INITIATION: usize = 101;
-/// The length of a reply's header: its type, and the length of the rest.
+/// The length of a reply's header: the type, and the length of the rest.
 pub const REPLY_HEADER: usize = 3;
-/// The length of a reply behind its header.
+/// The length of a reply without its header.
 pub const REPLY: usize = 48;
-/// What of a refusal's text is read, in bytes. It is authenticated by nothing.
+/// The longest text of a refusal that is read, in bytes. It is not authenticated.
 pub const LONGEST_REFUSAL: usize = 1024;
 
 const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
@@ -40,22 +40,22 @@ const TYPE_INITIATION: u8 = 1;
 const TYPE_REPLY: u8 = 2;
 const TYPE_REFUSAL: u8 = 3;
 
-/// Why a handshake failed.
+/// The reason why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeError {
-    /// The coordinator's key is none.
-    ParseKeyError,
-    /// The message has no such form; its type and length.
-    ReplyError(u8, usize),
-    /// The message was not made by the holder of the other end's key, or not for ours.
+    /// The coordinator's key is not valid.
+    BadKey,
+    /// The type and length of a message that are not valid.
+    BadReply(u8, usize),
+    /// The message was not created with the key of the other end, or not for our key.
     NotAuthentic,
 }
 
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ParseKeyError => f.write_str("the coordinator's key is not usable"),
-            Self::ReplyError(kind, len) => {
+            Self::BadKey => f.write_str("the coordinator's key is not usable"),
+            Self::BadReply(kind, len) => {
                 write!(f, "the handshake message has type {kind} and length {len}")
             }
             Self::NotAuthentic => {
@@ -67,12 +67,12 @@ impl fmt::Display for HandshakeError {
 
 impl std::error::Error for HandshakeError {}
 
-/// What follows a reply's header.
+/// The kind of a reply, from its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// [`REPLY`] bytes for [`Initiation::finish`].
+    /// [`REPLY`] bytes for [`Initiation::finish`] follow.
     Accepted,
-    /// A text for people, that long; nothing vouches for it.
+    /// A text of this length follows. It is not authenticated.
     Refused(usize),
 }
 
@@ -80,25 +80,25 @@ impl Reply {
     /// Reads the header.
     ///
     /// # Errors
-    /// It is of no reply.
+    /// It is not the header of a reply.
     pub fn read(header: [u8; REPLY_HEADER]) -> Result<Self, HandshakeError> {
         let [kind, high, low] = header;
         match (kind, usize::from(u16::from_be_bytes([high, low]))) {
             (TYPE_REPLY, REPLY) => Ok(Self::Accepted),
             (TYPE_REFUSAL, len) => Ok(Self::Refused(len.min(LONGEST_REFUSAL))),
-            (kind, len) => Err(HandshakeError::ReplyError(kind, len)),
+            (kind, len) => Err(HandshakeError::BadReply(kind, len)),
         }
     }
 }
 
-/// A handshake whose first message is written.
+/// A handshake after the first message was written.
 pub struct Initiation(Box<HandshakeState>);
 
 impl Initiation {
     /// Writes the first message. `ephemeral` is 32 fresh random bytes.
     ///
     /// # Errors
-    /// The coordinator's key is none.
+    /// The coordinator's key is not valid.
     pub fn new(
         machine: &MachineKey,
         coordinator: &MachinePublic,
@@ -106,7 +106,7 @@ impl Initiation {
         ephemeral: Zeroizing<[u8; 32]>,
     ) -> Result<(Self, [u8; INITIATION]), HandshakeError> {
         if coordinator.is_zero() {
-            return Err(HandshakeError::ParseKeyError);
+            return Err(HandshakeError::BadKey);
         }
         let pattern: NoiseParams = PATTERN.parse().expect("a pattern that snow knows");
         let prologue = prologue(version);
@@ -115,20 +115,20 @@ impl Initiation {
             .and_then(|builder| builder.local_private_key(machine.bytes()))
             .and_then(|builder| builder.remote_public_key(&coordinator.0))
             .and_then(Builder::build_initiator)
-            .map_err(|_| HandshakeError::ParseKeyError)?;
+            .map_err(|_| HandshakeError::BadKey)?;
         let mut message = [0; INITIATION];
         let (header, noise) = message.split_at_mut(5);
         header[..2].copy_from_slice(&version.to_be_bytes());
         header[2] = TYPE_INITIATION;
         header[3..].copy_from_slice(&96u16.to_be_bytes());
-        state.write_message(&[], noise).map_err(|_| HandshakeError::ParseKeyError)?;
+        state.write_message(&[], noise).map_err(|_| HandshakeError::BadKey)?;
         Ok((Self(Box::new(state)), message))
     }
 
-    /// Reads the reply, without its header. Returns what seals records and what opens them.
+    /// Reads the reply without its header.
     ///
     /// # Errors
-    /// It is not the coordinator's.
+    /// The reply is not authentic.
     pub fn finish(mut self, reply: &[u8; REPLY]) -> Result<(Sealer, Opener), HandshakeError> {
         let mut none = [0; REPLY];
         match self.0.read_message(reply, &mut none) {
@@ -142,12 +142,12 @@ impl Initiation {
     }
 }
 
-/// What both ends mix into the handshake first.
+/// Returns the prologue, which both ends mix into the handshake.
 pub fn prologue(version: u16) -> String {
     format!("Tailscale Control Protocol v{version}")
 }
 
-/// The default primitives with randomness that was given.
+/// The default primitives with the given random bytes.
 struct Given(Zeroizing<[u8; 32]>);
 
 impl CryptoResolver for Given {
@@ -168,7 +168,7 @@ impl CryptoResolver for Given {
     }
 }
 
-/// Gives its bytes once: each end has one ephemeral key.
+/// Returns its bytes once, because each end has one ephemeral key.
 struct Once(Option<Zeroizing<[u8; 32]>>);
 
 impl Random for Once {

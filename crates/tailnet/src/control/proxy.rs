@@ -1,7 +1,7 @@
-//! Through which proxy a host is reached, by the variables that Go programs read.
+//! The HTTP proxy for a host, from the environment variables that Go programs read.
 //!
-//! `HTTPS_PROXY` is for TLS, `HTTP_PROXY` for what is plain, `NO_PROXY` names hosts that are
-//! reached without; small letters do as well. This machine itself never needs one.
+//! `HTTPS_PROXY` applies to TLS, `HTTP_PROXY` to plain HTTP. `NO_PROXY` lists hosts that are
+//! reached directly. Lower-case names are read as well. Loopback addresses never use a proxy.
 
 use std::{fmt, net::IpAddr};
 
@@ -9,16 +9,16 @@ use base64ct::{Base64, Encoding};
 use ipnet::IpNet;
 use zeroize::Zeroizing;
 
-/// A proxy that understands `CONNECT`.
+/// A proxy that supports `CONNECT`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
-    /// Whether TLS is spoken to it.
+    /// Whether the connection to the proxy uses TLS.
     pub tls: bool,
     /// Its name or address.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// The value of `Proxy-Authorization`, where it wants a password.
+    /// The value of `Proxy-Authorization`, if the proxy has a password.
     pub authorization: Option<Zeroizing<String>>,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Proxy {
     }
 }
 
-/// The proxies of this machine.
+/// The proxies from the environment.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     https: Option<Chosen>,
@@ -42,11 +42,11 @@ pub struct Proxies {
     without: Vec<Exception>,
 }
 
-/// What a variable says.
+/// The value of a variable.
 #[derive(Clone, Debug)]
 enum Chosen {
     Proxy(Proxy),
-    /// No such proxy can be used; the variable's name.
+    /// The value is not a supported proxy. The name of the variable.
     Unusable(&'static str),
 }
 
@@ -60,11 +60,11 @@ struct Exception {
 enum Hosts {
     All,
     Net(IpNet),
-    /// The domain, and whether the name itself is meant, too.
+    /// The domain, and whether its own name is included.
     Domain(String, bool),
 }
 
-/// A variable names a proxy that is none, or of a kind that is not spoken.
+/// The name of a variable whose value is not a supported proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyError(pub &'static str);
 
@@ -77,7 +77,7 @@ impl fmt::Display for ProxyError {
 impl std::error::Error for ProxyError {}
 
 impl Proxies {
-    /// Reads the variables; `variable` looks one up.
+    /// Reads the variables. `variable` looks one up.
     pub fn new(variable: impl Fn(&str) -> Option<String>) -> Self {
         let find = |large: &str, small: &str| {
             variable(large).or_else(|| variable(small)).filter(|text| !text.is_empty())
@@ -92,10 +92,10 @@ impl Proxies {
         }
     }
 
-    /// The proxy for a host, if it is reached by one.
+    /// Returns the proxy for a host; `None` for a direct connection.
     ///
     /// # Errors
-    /// The variable for it names none that can be used.
+    /// The variable does not contain a supported proxy.
     pub fn for_host(&self, tls: bool, host: &str, port: u16) -> Result<Option<&Proxy>, ProxyError> {
         let address = host.parse::<IpAddr>().ok();
         if host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
@@ -154,7 +154,7 @@ fn read_proxy(text: &str) -> Option<Proxy> {
     Some(Proxy { tls, host: url.host, port, authorization })
 }
 
-/// Reads `%40` and the like.
+/// Decodes percent-encoding.
 fn unescape(text: &str) -> Option<Vec<u8>> {
     let (mut bytes, mut read) = (text.bytes(), Vec::with_capacity(text.len()));
     while let Some(byte) = bytes.next() {

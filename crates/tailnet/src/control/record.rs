@@ -1,31 +1,31 @@
-//! Records: what both ends say after the handshake (tailscale `control/controlbase/conn.go`).
+//! Records: the messages after the handshake (tailscale `control/controlbase/conn.go`).
 //!
-//! A record is its type, 4, the length of the rest in 16 bits, and a sealed text. The nonces count
+//! A record has the type 4, the length of the rest in 16 bits, and a sealed text. The nonces are
 //! big-endian, unlike those of Noise.
 
 use std::{fmt, sync::Arc};
 
 use snow::StatelessTransportState;
 
-/// The most bytes of a record, with its header.
+/// The longest record, with its header, in bytes.
 pub const RECORD: usize = 4096;
-/// The most bytes of text in a record.
+/// The longest text in a record, in bytes.
 pub const PLAIN: usize = RECORD - HEADER - TAG;
 
 const HEADER: usize = 3;
 const TAG: usize = 16;
 const TYPE_RECORD: u8 = 4;
 
-/// Why nothing more can be read or written.
+/// The reason why the records ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordError {
-    /// A message of this type, where only records are.
+    /// A message of this type instead of a record.
     NotARecord(u8),
-    /// A length that no record has.
+    /// A length that is not valid for a record.
     BadLength(usize),
-    /// A record that was not sealed by the other end, or came out of order.
+    /// A record that the other end did not seal, or that is out of order.
     NotAuthentic,
-    /// An earlier record was bad, or all nonces are used.
+    /// A previous record was bad, or all nonces are used.
     Closed,
 }
 
@@ -42,19 +42,20 @@ impl fmt::Display for RecordError {
 
 impl std::error::Error for RecordError {}
 
-/// Seals what is sent.
+/// Seals text into records.
 pub struct Sealer {
     keys: Arc<StatelessTransportState>,
     next: u64,
 }
 
 impl Sealer {
-    /// Begins with the first record.
+    /// Starts with the first record.
     pub fn new(keys: Arc<StatelessTransportState>) -> Self {
         Self { keys, next: 0 }
     }
 
-    /// Appends to `out` a record of as much of `plain` as one holds, and returns how much that is.
+    /// Appends a record with the beginning of `plain` to `out`. Returns the number of bytes that it
+    /// contains.
     ///
     /// # Errors
     /// All nonces are used.
@@ -74,26 +75,27 @@ impl Sealer {
     }
 }
 
-/// Opens what is received, in any pieces.
+/// Opens records that arrive in any pieces.
 pub struct Opener {
     keys: Arc<StatelessTransportState>,
     next: u64,
-    /// The beginning of a record: fewer bytes than it has.
+    /// The beginning of an incomplete record.
     partial: Vec<u8>,
     failed: bool,
 }
 
 impl Opener {
-    /// Begins with the first record.
+    /// Starts with the first record.
     pub fn new(keys: Arc<StatelessTransportState>) -> Self {
         Self { keys, next: 0, partial: Vec::new(), failed: false }
     }
 
-    /// Takes bytes, and appends to `plain` the text of all records that they complete. It holds
-    /// less than a record itself, and what it appends is shorter than what it took.
+    /// Processes bytes, and appends the text of all completed records to `plain`. It stores less
+    /// than one record.
     ///
     /// # Errors
-    /// A record is bad: nothing can be read from here on. `plain` has the text of those before it.
+    /// A record is bad. The rest of the stream cannot be read. `plain` contains the text of the
+    /// records before it.
     pub fn handle_bytes(
         &mut self,
         mut bytes: &[u8],
@@ -107,7 +109,7 @@ impl Opener {
         outcome
     }
 
-    /// Whether a record has begun that is not whole.
+    /// Returns whether an incomplete record is stored.
     pub fn is_within_record(&self) -> bool {
         !self.partial.is_empty()
     }
@@ -142,7 +144,7 @@ impl Opener {
     }
 }
 
-/// How many bytes there must be to go on: the header, then the record.
+/// Returns the number of bytes that are needed: first the header, then the record.
 fn wanted(bytes: &[u8]) -> Result<usize, RecordError> {
     let &[kind, high, low, ..] = bytes else { return Ok(HEADER) };
     let length = usize::from(u16::from_be_bytes([high, low]));
@@ -155,7 +157,7 @@ fn wanted(bytes: &[u8]) -> Result<usize, RecordError> {
     Ok(HEADER + length)
 }
 
-/// The length of the record that these bytes begin with, if all of it is there.
+/// Returns the length of the first record if it is complete.
 fn whole(bytes: &[u8]) -> Result<Option<usize>, RecordError> {
     let length = wanted(bytes)?;
     Ok((length > HEADER && bytes.len() >= length).then_some(length))
@@ -180,7 +182,7 @@ fn open(
     }
 }
 
-/// The next nonce as snow takes it, which writes it little-endian.
+/// Returns the next nonce for snow, which writes it little-endian.
 fn nonce(next: &mut u64) -> Result<u64, RecordError> {
     let nonce = *next;
     *next = nonce.checked_add(1).ok_or(RecordError::Closed)?;

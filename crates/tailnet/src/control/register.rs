@@ -1,4 +1,4 @@
-//! How a machine becomes a node.
+//! Registration of a node.
 //!
 //! ```text
 //!                 .---- AuthURL: a person logs in; asked again with it ----.
@@ -9,8 +9,8 @@
 //!                             `---> Refused
 //! ```
 //!
-//! One node key is asked for until an answer without a URL says that it is registered: only then
-//! may it replace the one in use (tailscale `control/controlclient/direct.go`).
+//! The same node key is used until an answer without a URL confirms the registration. Only then may
+//! it replace the key in use (tailscale `control/controlclient/direct.go`).
 
 use std::fmt;
 
@@ -20,28 +20,28 @@ use zeroize::Zeroizing;
 use super::messages::{RegisterParams, RegisterRequest, RegisterResponse, User};
 use crate::keys::NodePublic;
 
-/// The longest URL that is shown to a person, in bytes.
+/// The longest URL that is shown to the user, in bytes.
 const LONGEST_URL: usize = 2048;
 
-/// What a machine registers with.
+/// The credentials of a registration.
 #[derive(Clone)]
 pub struct Login {
-    /// The key to be registered.
+    /// The key to register.
     pub node_key: NodePublic,
-    /// The one that it replaces: then it is a new one.
+    /// The key that it replaces; `None` if the key is not a replacement.
     pub old_node_key: Option<NodePublic>,
-    /// A key that stands for a login; none for a key that is registered, or to log in by a page.
+    /// The auth key; `None` if the node key is registered already or the user logs in at a URL.
     pub auth_key: Option<Zeroizing<String>>,
     /// The public tailnet-lock key, `nlpub:` and hexadecimal digits.
     pub tka_key: Option<String>,
-    /// A signature of the node key by tailnet lock, in base64.
+    /// The signature of the node key by a tailnet-lock key, in base64.
     pub signature: Option<String>,
-    /// Whether the node is to be forgotten when it goes.
+    /// Whether the coordinator removes the node when it disconnects.
     pub ephemeral: bool,
 }
 
 impl Login {
-    /// With a key that is registered, or is to be by a page.
+    /// A login without an auth key.
     pub fn new(node_key: NodePublic) -> Self {
         Self {
             node_key,
@@ -64,35 +64,35 @@ impl fmt::Debug for Login {
     }
 }
 
-/// What an answer means.
+/// The meaning of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// A person must log in there; `None` if it is the URL that was known. Asked again, the
-    /// coordinator answers when that is done.
+    /// The user must log in at this URL; `None` if the URL has not changed. The coordinator answers
+    /// the next request after the login.
     Visit(Option<String>),
-    /// It is a node.
+    /// The node is registered.
     Registered(Registered),
-    /// It needs another node key, and a signature of it where there is one to be made anew (in
-    /// base64).
+    /// The node must create another node key. If a signature must be renewed for it, this is the
+    /// previous one in base64.
     NewNodeKey(Option<String>),
-    /// The coordinator said no, in these words.
+    /// The coordinator refused with this message.
     Refused(String),
 }
 
-/// Whose node it is.
+/// A successful registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
-    /// The key that was registered.
+    /// The registered key.
     pub node_key: NodePublic,
-    /// Whose node it is.
+    /// The owner of the node.
     pub user: User,
-    /// As whom it was logged in.
+    /// The login.
     pub login: User,
-    /// Whether it may speak to others at once: else an administrator must allow it.
+    /// Whether the node may communicate; otherwise an administrator must approve it.
     pub is_authorized: bool,
 }
 
-/// A registration that goes on.
+/// A registration in progress.
 #[derive(Clone, Debug)]
 pub struct Registration {
     login: Login,
@@ -120,22 +120,23 @@ impl Registration {
         RegisterRequest::new(from, hostinfo)
     }
 
-    /// The key to be registered.
+    /// Returns the key to register.
     pub fn node_key(&self) -> NodePublic {
         self.login.node_key
     }
 
-    /// Whether the next request waits until a person has logged in.
+    /// Returns whether the next request waits for the user's login.
     pub fn awaits_login(&self) -> bool {
         self.url.is_some()
     }
 
-    /// The coordinator refused to wait for a person: the next request asks for another URL.
+    /// The coordinator does not wait for the login. The next request requests a new URL.
     pub fn clear_url(&mut self) {
         self.url = None;
     }
 
-    /// What is needed to register the same key once more. The auth key is not: it may be spent.
+    /// Returns the credentials to register the same key again. The auth key is left out, because it
+    /// may be single-use.
     pub fn again(&self) -> Login {
         let Login { node_key, ref tka_key, ref signature, ephemeral, .. } = self.login;
         let (tka_key, signature) = (tka_key.clone(), signature.clone());
@@ -179,7 +180,7 @@ impl Registration {
     }
 }
 
-/// Whether a terminal may show it and a browser be sent there.
+/// Returns whether the URL is safe to show in a terminal and to open in a browser.
 fn is_showable(url: &str) -> bool {
     (url.starts_with("https://") || url.starts_with("http://"))
         && url.len() <= LONGEST_URL

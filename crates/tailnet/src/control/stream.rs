@@ -1,5 +1,4 @@
-//! Noise as a stream of bytes, beneath HTTP/2. It reads and writes another stream, which is the
-//! caller's.
+//! A byte stream over Noise, below HTTP/2. It reads and writes the caller's stream.
 
 use std::{
     io,
@@ -14,26 +13,26 @@ use super::{
     record::{Opener, RECORD, Sealer},
 };
 
-/// How much is sealed before it is written, in bytes: four records.
+/// The amount of data that is sealed before it is written, in bytes: four records.
 const AHEAD: usize = 4 * RECORD;
 
-/// Seals what is written and opens what is read.
+/// Seals written data and opens received data.
 pub struct NoiseStream<S> {
     inner: S,
     sealer: Sealer,
     opener: Opener,
-    /// At a member's end, until the payload is over.
+    /// The parser of the early payload, at a member's end until the payload is complete.
     early: Option<EarlyPayload>,
-    /// Read and opened, and how much of it was given out.
+    /// The opened text, and the number of its bytes that were returned.
     plain: Vec<u8>,
     given: usize,
-    /// Sealed, and how much of it was written.
+    /// The sealed records, and the number of their bytes that were written.
     sealed: Vec<u8>,
     written: usize,
 }
 
 impl<S> NoiseStream<S> {
-    /// A member's end, which takes off the early payload.
+    /// Creates a member's end, which removes the early payload.
     pub fn of_member(inner: S, sealer: Sealer, opener: Opener) -> Self {
         Self { early: Some(EarlyPayload::default()), ..Self::of_coordinator(inner, sealer, opener) }
     }
@@ -54,7 +53,7 @@ impl<S> NoiseStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> NoiseStream<S> {
-    /// Reads once. False at the end.
+    /// Reads once. Returns false at the end of the stream.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut sealed = [0; RECORD];
         let mut buffer = ReadBuf::new(&mut sealed);
@@ -72,7 +71,7 @@ impl<S: AsyncRead + Unpin> NoiseStream<S> {
         self.opener.handle_bytes(sealed, &mut self.plain).map_err(bad_data)?;
         if let Some(early) = &mut self.early {
             let plain = std::mem::take(&mut self.plain);
-            // Its challenge is answered by no client.
+            // No client answers its challenge.
             let (rest, _) = early.handle_plain(plain).map_err(bad_data)?;
             self.plain = rest;
             if early.is_over() {
@@ -84,7 +83,7 @@ impl<S: AsyncRead + Unpin> NoiseStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> NoiseStream<S> {
-    /// Writes what is sealed.
+    /// Writes the sealed records.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.sealed.len() {
             let rest = &self.sealed[self.written..];
@@ -93,7 +92,7 @@ impl<S: AsyncWrite + Unpin> NoiseStream<S> {
                 written => self.written += written,
             }
         }
-        // Most connections are idle, and idle connections hold no buffers.
+        // Most connections are idle. Idle connections have no buffers.
         (self.sealed, self.written) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
     }
@@ -136,7 +135,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for NoiseStream<S> {
         while taken < plain.len() && this.sealed.len() < AHEAD {
             taken += this.sealer.seal(&plain[taken..], &mut this.sealed).map_err(bad_data)?;
         }
-        // What was taken is written now, or by the next write or flush.
+        // The sealed data is written now, or by the next write or flush.
         match this.poll_drain(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(taken)),
@@ -156,7 +155,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for NoiseStream<S> {
     }
 }
 
-/// How errors of Noise pass through what reads and writes bytes.
+/// Converts an error of the protocol to an I/O error.
 fn bad_data(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }

@@ -1,14 +1,14 @@
-//! Bundles: a run of datagrams in one frame of a relay, between nodes that both know them
-//! (docs/decisions/0009). They are ours; Tailscale has none.
+//! Bundles: several datagrams in one DERP frame, between nodes that support them
+//! (docs/decisions/0009). Only linerate uses them.
 //!
 //! ```text
 //!   | \0BUNDLE\0 | segment (2, big-endian) | datagrams back to back, each but the last of that length |
 //! ```
 //!
-//! A relay keeps 32 frames for a receiver (tailscale `derp/derpserver`, `perClientSendQueueDepth`)
-//! and works by the frame, so a burst of TCP that comes as one is neither lost nor slow there.
-//! Nobody is sent a bundle who did not say that it accepts them: a node says so, sealed as all of
-//! disco, to a peer whose datagrams come in numbers and one by one.
+//! A relay queues 32 frames per receiver (tailscale `derp/derpserver`, `perClientSendQueueDepth`)
+//! and its cost is per frame. A burst of TCP in one frame is therefore faster and is not dropped. A
+//! node sends bundles only to peers that accept them. If a node receives many single datagrams of a
+//! peer, it sends that peer an offer to accept bundles, in a sealed disco message.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,17 +18,17 @@ use super::frame::{MAX_PACKET, write_packet_of};
 use crate::keys::{DiscoPublic, NodePublic};
 
 const MAGIC: [u8; 8] = *b"\0BUNDLE\0";
-/// What is before the datagrams.
+/// The length of the header.
 const HEADER: usize = MAGIC.len() + 2;
-/// WireGuard's shortest message: an empty one of data.
+/// The shortest WireGuard message: an empty data message.
 const SHORTEST: usize = 32;
 
-/// The first and the longest wait before a peer is told again that bundles are taken. A peer that
-/// does not know them goes on one by one.
+/// The first and the longest time between two offers to a peer. A peer without support for bundles
+/// continues to send single datagrams.
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Writes a run of datagrams, the length of each but the last, as bundles behind what is in `out`.
+/// Appends datagrams to `out` as bundles. All but the last have the length `segment`.
 pub fn write_bundles(out: &mut BytesMut, to: &NodePublic, run: &[u8], segment: usize) {
     let most = ((MAX_PACKET - HEADER) / segment).max(1) * segment;
     for part in run.chunks(most) {
@@ -41,8 +41,8 @@ pub fn write_bundles(out: &mut BytesMut, to: &NodePublic, run: &[u8], segment: u
     }
 }
 
-/// The datagrams of a bundle and the length of each but the last. What is no bundle is one
-/// datagram.
+/// Returns the datagrams of a bundle, and the length of each but the last. Any other datagram is
+/// returned unchanged.
 pub fn read_bundle(mut datagram: Bytes) -> (Bytes, usize) {
     let segment = datagram.strip_prefix(&MAGIC).and_then(|rest| {
         let (segment, run) = rest.split_first_chunk()?;
@@ -53,32 +53,32 @@ pub fn read_bundle(mut datagram: Bytes) -> (Bytes, usize) {
     (datagram, segment)
 }
 
-/// Who accepts bundles, and who was told that we do.
+/// The peers that accept bundles, and the times of the offers to peers.
 #[derive(Debug, Default)]
 pub struct Bundles(HashMap<NodePublic, PeerState>);
 
-/// A peer whose disco key is another is taken for another program.
+/// The state is reset when the peer's disco key changes.
 #[derive(Debug)]
 struct PeerState {
     disco: DiscoPublic,
     accepts: bool,
-    /// When it may be told again that we do.
+    /// The earliest time of the next offer.
     next: Duration,
     pause: Duration,
 }
 
 impl Bundles {
-    /// Whether a peer with this disco key accepts bundles.
+    /// Returns whether the peer with this disco key accepts bundles.
     pub fn accepts(&self, peer: &NodePublic, disco: DiscoPublic) -> bool {
         self.0.get(peer).is_some_and(|state| state.accepts && state.disco == disco)
     }
 
-    /// A peer said that it accepts them.
+    /// The peer offered to accept bundles.
     pub fn handle_offer(&mut self, peer: NodePublic, disco: DiscoPublic) {
         self.state(peer, disco).accepts = true;
     }
 
-    /// Several datagrams of a peer came one by one. Whether it is to be told that we take bundles.
+    /// Several single datagrams of a peer were received. Returns whether to send it an offer.
     pub fn handle_singles(&mut self, peer: NodePublic, disco: DiscoPublic, now: Duration) -> bool {
         let state = self.state(peer, disco);
         if now < state.next {
@@ -89,7 +89,7 @@ impl Bundles {
         true
     }
 
-    /// Forgets all peers but these.
+    /// Removes all other peers.
     pub fn retain(&mut self, mut there: impl FnMut(&NodePublic) -> bool) {
         self.0.retain(|peer, _| there(peer));
     }
@@ -114,7 +114,7 @@ mod tests {
     const PEER: NodePublic = NodePublic([1; 32]);
     const TO: usize = 32;
 
-    /// What the receiver has of the frames that were written, the datagrams one by one.
+    /// Returns the number of written frames, and the datagrams in them.
     fn received(mut out: BytesMut) -> (usize, Vec<Bytes>) {
         let (mut decoder, mut frames, mut datagrams) = (Decoder::default(), 0, Vec::new());
         while let Some((_, mut contents)) = decoder.poll_frame(&mut out).unwrap() {

@@ -1,4 +1,4 @@
-//! Frames: a type, a length of 4 bytes (big-endian), contents.
+//! Frames: a type, a length of 4 bytes (big-endian), and contents.
 
 use std::{fmt, time::Duration};
 
@@ -6,104 +6,105 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::keys::NodePublic;
 
-/// The length of what is before a frame's contents.
+/// The length of a frame's header.
 pub const HEADER_LEN: usize = 5;
-/// A relay that announces a longer frame is none.
+/// The longest valid frame.
 pub const MAX_FRAME: usize = 1 << 20;
 /// The longest datagram.
 pub const MAX_PACKET: usize = 64 << 10;
-/// What a datagram to be sent is longer by as a frame.
+/// The difference between the lengths of a frame and of the datagram in it.
 pub const SEND_OVERHEAD: usize = HEADER_LEN + KEY;
 
 const KEY: usize = 32;
-/// The longest frame whose contents are read: a datagram with two keys. Longer ones are passed over
-/// as they come, so a buffer need not be longer.
+/// The longest frame whose contents are read: a datagram with two keys. Longer ones are skipped as
+/// they arrive, so that the buffer stays small.
 const MAX_READ: usize = MAX_PACKET + 2 * KEY;
-/// The longest text of a relay about the connection.
+/// The longest health message that is read.
 const MAX_HEALTH: usize = 1 << 10;
 pub(super) const GREETING: [u8; 8] = *b"DERP\xf0\x9f\x94\x91";
 
 /// The types of frames.
 pub mod kind {
-    /// A greeting and the relay's key: what a relay says first.
+    /// The magic number and the relay's key: the first frame of a relay.
     pub const SERVER_KEY: u8 = 0x01;
-    /// [`seal_login`](crate::derp::seal_login)'s: what a client says first.
+    /// The contents of [`seal_login`](crate::derp::seal_login): the first frame of a client.
     pub const CLIENT_INFO: u8 = 0x02;
-    /// What a relay says to that.
+    /// The relay's answer to the login.
     pub const SERVER_INFO: u8 = 0x03;
     /// The receiver's key and a datagram.
     pub const SEND_PACKET: u8 = 0x04;
     /// The sender's key and a datagram.
     pub const RECV_PACKET: u8 = 0x05;
-    /// Nothing.
+    /// Without contents.
     pub const KEEP_ALIVE: u8 = 0x06;
-    /// One byte: whether this is the client's home.
+    /// One byte: whether this is the client's home relay.
     pub const NOTE_PREFERRED: u8 = 0x07;
-    /// A key, and why it is not there.
+    /// The key of a peer that is not connected, and the reason.
     pub const PEER_GONE: u8 = 0x08;
-    /// A key that is connected, with its address, port and a byte of what it is: for a mesh.
+    /// The key of a connected client, with its address, port and flags: for a mesh.
     pub const PEER_PRESENT: u8 = 0x09;
     /// The keys of sender and receiver and a datagram: from a relay of the mesh.
     pub const FORWARD_PACKET: u8 = 0x0a;
-    /// Nothing: a relay of the mesh is to be told who is connected.
+    /// Without contents: a relay of the mesh requests the list of clients.
     pub const WATCH_CONNS: u8 = 0x10;
-    /// A key whose connections a relay of the mesh wants closed.
+    /// A key whose connections a relay of the mesh wants to close.
     pub const CLOSE_PEER: u8 = 0x11;
-    /// Eight bytes, to be returned.
+    /// Eight bytes, returned in a pong.
     pub const PING: u8 = 0x12;
     /// The eight bytes of a ping.
     pub const PONG: u8 = 0x13;
-    /// What is wrong with the connection; empty for nothing.
+    /// A problem of the connection; empty for none.
     pub const HEALTH: u8 = 0x14;
-    /// Two times of 4 bytes in milliseconds: until one should connect again, and how long to try.
+    /// Two times of 4 bytes in milliseconds: the time until the client should reconnect, and for
+    /// how long it should retry.
     pub const RESTARTING: u8 = 0x15;
 }
 
-/// What a relay says.
+/// A frame from a relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromRelay {
-    /// Its key.
+    /// The relay's key.
     ServerKey([u8; 32]),
-    /// It accepts the login. The rest is sealed for the node key, and not read.
+    /// The relay accepts the login. The contents are sealed for the node key, and are not read.
     ServerInfo,
     /// A datagram.
     Packet {
         /// The sender.
         from: NodePublic,
-        /// All of it.
+        /// The datagram.
         bytes: Bytes,
     },
-    /// The connection is alive.
+    /// The keepalive of an idle connection.
     KeepAlive,
     /// A peer is not connected.
     PeerGone {
-        /// Its key.
+        /// The peer's key.
         peer: NodePublic,
-        /// Why.
+        /// The reason.
         reason: GoneReason,
     },
-    /// To be returned in a pong.
+    /// The data to return in a pong.
     Ping([u8; 8]),
-    /// What was said in a ping.
+    /// The data of the ping.
     Pong([u8; 8]),
-    /// What is wrong with the connection; empty for nothing.
+    /// A problem of the connection; empty for none.
     Health(String),
-    /// It is about to restart.
+    /// The relay will restart.
     Restarting {
-        /// When to connect again.
+        /// The time until the client should reconnect.
         reconnect_in: Duration,
-        /// How long to try.
+        /// For how long the client should retry.
         try_for: Duration,
     },
 }
 
-/// Why a peer is not connected to a relay.
+/// The reason why a peer is not connected to a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoneReason {
-    /// It closed its connection.
+    /// The peer closed its connection.
     Disconnected,
-    /// It is not known there. Relays say so for disco messages alone, and three times a second at
-    /// most.
+    /// The peer is unknown to the relay. Relays report this only for disco messages, and at most
+    /// three times a second.
     NotHere,
     /// Another.
     Other(u8),
@@ -118,7 +119,7 @@ impl GoneReason {
         }
     }
 
-    /// As a frame has it.
+    /// Returns the byte in a frame.
     pub fn byte(self) -> u8 {
         match self {
             Self::Disconnected => 0,
@@ -128,12 +129,12 @@ impl GoneReason {
     }
 }
 
-/// Why a relay's info are not understood. The connection is of no more use.
+/// The reason why a stream cannot be read. The connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// A frame of this length.
+    /// The announced length is not valid.
     TooLong(u32),
-    /// The first frame is not a relay's.
+    /// The first frame is not the greeting of a relay.
     Greeting,
 }
 
@@ -148,30 +149,30 @@ impl fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-/// Takes frames out of a stream.
+/// Splits a stream into frames.
 #[derive(Debug, Default)]
 pub struct Decoder {
-    /// Bytes to come of a frame that is passed over.
+    /// The number of bytes of a skipped frame that have not arrived.
     passed_over: usize,
 }
 
 impl Decoder {
-    /// The type and the contents of the next frame, once all of it is in `buffer`, out of which it
-    /// is taken without a copy. `None`: read more behind it.
+    /// Removes the next complete frame from `buffer` without a copy, and returns its type and
+    /// contents. `None`: append more data to `buffer`.
     ///
     /// # Errors
-    /// The stream is not a relay's.
+    /// The stream is not one of a relay.
     pub fn poll_frame(&mut self, buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, FrameError> {
         let Some((kind, len)) = self.poll_header(buffer)? else { return Ok(None) };
         buffer.advance(HEADER_LEN);
         Ok(Some((kind, buffer.split_to(len).freeze())))
     }
 
-    /// The type of the next frame and the length of its contents, once all of it is in `buffer`, where
-    /// it stays. `None`: read more behind it.
+    /// Returns the type and length of the next complete frame, which stays in `buffer`. `None`:
+    /// append more data to `buffer`.
     ///
     /// # Errors
-    /// The stream is not a relay's.
+    /// The stream is not one of a relay.
     pub fn poll_header(
         &mut self,
         buffer: &mut BytesMut,
@@ -193,7 +194,7 @@ impl Decoder {
                 continue;
             }
             if buffer.len() < HEADER_LEN + len {
-                // The rest must have room behind what is there.
+                // Memory for the rest of the frame.
                 buffer.reserve(HEADER_LEN + len - buffer.len());
                 return Ok(None);
             }
@@ -203,10 +204,10 @@ impl Decoder {
 }
 
 impl FromRelay {
-    /// Reads a frame. `None`: it is of a type that is not known, or too short for its type.
+    /// Reads a frame. `None`: the type is unknown, or the contents are too short.
     ///
     /// # Errors
-    /// It is a greeting, and not a relay's.
+    /// The contents are not a valid greeting.
     pub fn read(kind: u8, mut contents: Bytes) -> Result<Option<Self>, FrameError> {
         let eight = contents.first_chunk::<8>().copied();
         Ok(match kind {
@@ -221,7 +222,7 @@ impl FromRelay {
             }),
             kind::KEEP_ALIVE => Some(Self::KeepAlive),
             kind::PEER_GONE => contents.split_first_chunk::<KEY>().map(|(peer, rest)| {
-                // Old relays say no reason.
+                // Old relays do not send a reason.
                 let reason = GoneReason::of(rest.first().copied().unwrap_or(0));
                 Self::PeerGone { peer: NodePublic(*peer), reason }
             }),
@@ -240,18 +241,18 @@ impl FromRelay {
     }
 }
 
-/// Writes a frame behind what is in `out`.
+/// Appends a frame to `out`.
 pub fn write_frame(out: &mut BytesMut, kind: u8, contents: &[u8]) {
     write_header(out, kind, contents.len());
     out.extend_from_slice(contents);
 }
 
-/// Writes a datagram to be sent behind what is in `out`. It must not be longer than [`MAX_PACKET`].
+/// Appends the frame of a datagram to `out`. The datagram must not be longer than [`MAX_PACKET`].
 pub fn write_packet(out: &mut BytesMut, to: &NodePublic, datagram: &[u8]) {
     write_packet_of(out, to, &[datagram]);
 }
 
-/// The same of a datagram in parts.
+/// Appends the frame of a datagram that is given in parts.
 pub(super) fn write_packet_of(out: &mut BytesMut, to: &NodePublic, parts: &[&[u8]]) {
     write_header(out, kind::SEND_PACKET, KEY + parts.iter().map(|part| part.len()).sum::<usize>());
     out.extend_from_slice(&to.0);
@@ -270,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// All frames of a stream that comes in these pieces.
+    /// Returns all frames of a stream that arrives in these pieces.
     fn frames(pieces: &[&[u8]]) -> Result<Vec<(u8, Vec<u8>)>, FrameError> {
         let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
         let mut frames = Vec::new();

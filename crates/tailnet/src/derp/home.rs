@@ -1,4 +1,4 @@
-//! Which region is this node's home: where peers that have no direct path send to (tailscale
+//! Selection of the home relay's region, through which peers without a direct path send (tailscale
 //! `net/netcheck/netcheck.go` and `wgengine/magicsock/derp.go`).
 //!
 //! ```text
@@ -8,9 +8,9 @@
 //!                                       current
 //! ```
 //!
-//! A home moves by a report alone, as peers learn of it through the coordinator: without one it
-//! stays. Unlike stock clients, a region whose relays do not let one log in is no home, even if it
-//! answers STUN (tailscale/tailscale#17216).
+//! The home changes only with a report, because peers learn it from the coordinator. Unlike stock
+//! clients, a region whose relays do not accept the login is not selected, even if it answers STUN
+//! (tailscale/tailscale#17216).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,24 +19,25 @@ use std::{
 
 use crate::messages::DerpMap;
 
-/// Latencies count for as long as it takes to measure all regions again, and once more.
+/// How long latencies count: the time between two measurements of all regions, and a margin.
 const HISTORY: Duration = Duration::from_secs(5 * 60 + 5);
-/// Reports that are kept: one each 20 s.
+/// The number of stored reports, with one report each 20 s.
 const REPORTS: usize = 16;
-/// A region that is not faster by so much is no better home.
+/// A region replaces the home only if it is faster by at least this.
 const FASTER: Duration = Duration::from_millis(10);
-/// A frame that was received so long ago shows that a region is there.
+/// A region is reachable if a frame was received within this time.
 const RECENT: Duration = Duration::from_secs(8);
-/// A region that let nobody log in may be home again after so long.
+/// A region that did not accept the login may become the home again after this time.
 const DOWN: Duration = Duration::from_secs(10 * 60);
-/// Two keep-alives of a relay. Without any latency, a home that was received since stays.
+/// Two keepalive intervals of a relay. Without any latency, a home that sent something within this
+/// time stays.
 const KEEP_ALIVES: Duration = Duration::from_secs(120);
 
 /// Chooses the home.
 #[derive(Clone, Debug, Default)]
 pub struct HomeSelector {
     current: Option<u16>,
-    /// Which one is chosen where nothing is known.
+    /// Selects the region if nothing is known of any.
     pick: usize,
     regions: BTreeMap<u16, Region>,
     reports: VecDeque<(Duration, BTreeMap<u16, Duration>)>,
@@ -46,12 +47,12 @@ pub struct HomeSelector {
 struct Region {
     score: f64,
     received: Option<Duration>,
-    /// When it last let us not log in, if it did not later.
+    /// The time of the last failed login, unless a later one succeeded.
     down: Option<Duration>,
 }
 
 impl HomeSelector {
-    /// `cached` is the home of the last run. `pick` is any number that differs from node to node.
+    /// `cached` is the home of the previous run. `pick` should differ between nodes.
     pub fn new(cached: Option<u16>, pick: usize) -> Self {
         Self { current: cached, pick, ..Self::default() }
     }
@@ -61,7 +62,7 @@ impl HomeSelector {
         self.current
     }
 
-    /// Takes the regions of a map. One without any says nothing.
+    /// Sets the regions of a map. A map without regions is ignored.
     pub fn set_map(&mut self, map: &DerpMap) {
         let known = map.regions.iter().flatten().filter_map(|(id, region)| {
             let region = region.as_ref()?;
@@ -85,7 +86,7 @@ impl HomeSelector {
         }
     }
 
-    /// A relay of a region sent something.
+    /// A relay of the region sent something.
     pub fn handle_received(&mut self, region: u16, now: Duration) {
         if let Some(region) = self.regions.get_mut(&region) {
             region.received = Some(now);
@@ -93,15 +94,15 @@ impl HomeSelector {
         }
     }
 
-    /// No relay of a region could be logged in to.
+    /// The login failed at all relays of the region.
     pub fn handle_down(&mut self, region: u16, now: Duration) {
         if let Some(region) = self.regions.get_mut(&region) {
             region.down = Some(now);
         }
     }
 
-    /// Takes the latencies of a check that began at `began`, and returns the home.
-    /// `with_control`: whether the coordinator would learn of another.
+    /// Processes the latencies of a netcheck that started at `began`, and returns the home.
+    /// `with_control`: whether the coordinator can be informed of a change.
     pub fn handle_report(
         &mut self,
         latencies: &BTreeMap<u16, Duration>,
@@ -142,7 +143,8 @@ impl HomeSelector {
         Some(if keeps { old } else { best })
     }
 
-    /// A home that is received, or not known to be down, stays. Else it is another at each report.
+    /// A home that sent something, or is not known to be down, stays. Otherwise the selection
+    /// changes with each report.
     fn without_latencies(&self, now: Duration) -> Option<u16> {
         let is_alive = |id: &u16| {
             let received = self.regions.get(id).and_then(|region| region.received);
@@ -163,7 +165,7 @@ impl HomeSelector {
         self.regions.get(&id).is_some_and(is_up)
     }
 
-    /// The lowest latency of late, as the map weighs it.
+    /// Returns the lowest recent latency, weighted by the map's score.
     fn best(&self, id: u16) -> Option<Duration> {
         let latencies = self.reports.iter().filter_map(|(_, report)| report.get(&id));
         latencies.min().map(|latency| self.scored(id, *latency))
@@ -196,7 +198,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A report of one second, with control.
+    /// A report of a check of one second, with a connected coordinator.
     fn report(home: &mut HomeSelector, second: u64, latencies: &[(u16, u64)]) -> Option<u16> {
         let ms = |&(id, ms): &(u16, u64)| (id, Duration::from_millis(ms));
         let latencies = latencies.iter().map(ms).collect();

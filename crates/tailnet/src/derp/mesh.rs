@@ -1,4 +1,4 @@
-//! A mesh: relays of one region that know each other's clients (tailscale `derp/derpserver`).
+//! A mesh: relays of one region that share their lists of clients (tailscale `derp/derpserver`).
 //!
 //! ```text
 //!   one relay ── login with the mesh's key, WatchConns ──► another
@@ -6,7 +6,7 @@
 //!             ── ForwardPacket for one of them ─────────►
 //! ```
 //!
-//! Each relay is a client of each other. What was forwarded is not forwarded again.
+//! Each relay is a client of all others. A forwarded datagram is not forwarded again.
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
@@ -24,17 +24,17 @@ use super::{
 };
 use crate::keys::NodePublic;
 
-/// What all relays of a mesh know, and whoever else may see who is connected.
+/// The shared key of the relays of a mesh. Its owner may watch which clients are connected.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MeshKey(Box<Zeroizing<[u8; 32]>>);
 
-/// Text that is no key of a mesh.
+/// A text is not a mesh key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseMeshKeyError;
 
-/// Why a client is one of a mesh's: a byte of flags.
+/// The flags of a connected client.
 pub mod present {
-    /// A client like any other.
+    /// An ordinary client.
     pub const REGULAR: u8 = 1;
     /// A relay of the mesh.
     pub const MESH: u8 = 2;
@@ -61,7 +61,7 @@ impl FromStr for MeshKey {
         let mut key = Box::new(Zeroizing::new([0; 32]));
         let read =
             base16ct::mixed::decode(text.trim(), &mut **key).map_err(|_| ParseMeshKeyError)?;
-        // Zero is Go's way to say that there is none.
+        // Zero is Go's value for an absent key.
         if read.len() != 32 || **key == [0; 32] {
             return Err(ParseMeshKeyError);
         }
@@ -70,7 +70,7 @@ impl FromStr for MeshKey {
 }
 
 impl MeshKey {
-    /// Whether a login is with this key. It takes as long for any that is not.
+    /// Returns whether the login has this key. The comparison takes constant time.
     pub fn is_of(&self, login: &Login) -> bool {
         #[derive(Default, Deserialize)]
         #[serde(default)]
@@ -85,7 +85,7 @@ impl MeshKey {
 }
 
 impl RelayKey {
-    /// This relay's login at another of its mesh.
+    /// Returns this relay's login at another relay of its mesh.
     pub fn seal_mesh_login(
         &self,
         server: &[u8; 32],
@@ -101,7 +101,7 @@ impl RelayKey {
     }
 }
 
-/// Writes that a client is connected, from where, and what it is.
+/// Appends a frame that reports a connected client to `out`.
 pub fn write_present(out: &mut BytesMut, client: &NodePublic, at: SocketAddr, flags: u8) {
     let address = match at.ip() {
         std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -111,13 +111,13 @@ pub fn write_present(out: &mut BytesMut, client: &NodePublic, at: SocketAddr, fl
     super::write_frame(out, kind::PEER_PRESENT, &contents);
 }
 
-/// The client that a frame of the kind [`kind::PEER_PRESENT`] names. Old relays say no more than its
-/// key, and later ones may say more.
+/// Returns the client of a [`kind::PEER_PRESENT`] frame. Old relays send only the key, and later
+/// ones may send more.
 pub fn read_present(contents: &[u8]) -> Option<NodePublic> {
     contents.first_chunk().map(|key| NodePublic(*key))
 }
 
-/// Writes a datagram for a client of another relay.
+/// Appends a frame with a datagram for a client of another relay to `out`.
 pub fn write_forward(out: &mut BytesMut, from: &NodePublic, to: &NodePublic, datagram: &[u8]) {
     let length = from.0.len() + to.0.len() + datagram.len();
     out.reserve(HEADER_LEN + length);

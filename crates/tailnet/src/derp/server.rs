@@ -1,4 +1,4 @@
-//! A relay's end: its key, logins, and what clients say.
+//! The relay's end: its key, logins, and the frames of clients.
 
 use std::fmt;
 
@@ -13,26 +13,26 @@ use zeroize::Zeroizing;
 use super::frame::{GREETING, MAX_PACKET, kind};
 use crate::keys::NodePublic;
 
-/// The longest login, in bytes: what a client says of itself is short.
+/// The longest login, in bytes.
 const MAX_LOGIN: usize = 4 << 10;
 const NONCE: usize = 24;
-/// What a relay says to a login (`derp.go`, `ServerInfo`): its version, and no limits.
+/// The relay's answer to a login (`derp.go`, `ServerInfo`): the version, without limits.
 const SERVER_INFO: &[u8] = br#"{"version":2}"#;
 
-/// The private key of a relay. Its public half is what logins are sealed for.
+/// The private key of a relay. Logins are sealed for its public key.
 #[derive(Clone)]
 pub struct RelayKey(Box<Zeroizing<[u8; 32]>>);
 
-/// A client that proved to have its key.
+/// A client that proved that it has its key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     /// The key.
     pub client: NodePublic,
-    /// What it says of itself, as JSON. A relay of the mesh has the mesh's key in it.
+    /// The client's information in JSON. A relay of the mesh includes the mesh key.
     pub text: Zeroizing<Vec<u8>>,
 }
 
-/// Without the text, which may have a key in it.
+/// Omits the text, which may contain the mesh key.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login").field("client", &self.client).finish_non_exhaustive()
@@ -40,7 +40,7 @@ impl fmt::Debug for Login {
 }
 
 impl RelayKey {
-    /// The key that these bytes are.
+    /// Creates the key from its bytes.
     pub fn new(bytes: Box<Zeroizing<[u8; 32]>>) -> Self {
         Self(bytes)
     }
@@ -50,12 +50,12 @@ impl RelayKey {
         *self.secret().public_key().as_bytes()
     }
 
-    /// The contents of the first frame, [`kind::SERVER_KEY`].
+    /// Returns the contents of the first frame, [`kind::SERVER_KEY`].
     pub fn greeting(&self) -> Vec<u8> {
         [&GREETING[..], &self.public()].concat()
     }
 
-    /// Opens the contents of a login. `None`: whoever wrote it has not the key that it names.
+    /// Opens the contents of a login. `None`: the sender does not have the key.
     pub fn open_login(&self, contents: &[u8]) -> Option<Login> {
         if contents.len() > MAX_LOGIN {
             return None;
@@ -67,7 +67,7 @@ impl RelayKey {
         Some(Login { client: NodePublic(*client), text: text.into() })
     }
 
-    /// The contents of the answer to a login, [`kind::SERVER_INFO`].
+    /// Returns the contents of the answer to a login, [`kind::SERVER_INFO`].
     pub fn server_info(&self, client: &NodePublic, rng: &mut impl CryptoRng) -> Vec<u8> {
         let sealing = SalsaBox::new(&PublicKey::from(client.0), &self.secret());
         let mut nonce = [0; NONCE];
@@ -85,42 +85,41 @@ impl RelayKey {
     }
 }
 
-/// What a client says behind its login.
+/// A frame that a client sends after its login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromClient {
     /// A datagram.
     Packet {
         /// The receiver.
         to: NodePublic,
-        /// All of it.
+        /// The datagram.
         bytes: Bytes,
     },
-    /// Whether this relay is its home.
+    /// Whether this relay is the client's home relay.
     Preferred(bool),
-    /// To be returned in a pong.
+    /// The data to return in a pong.
     Ping([u8; 8]),
-    /// What was said in a ping.
+    /// The data of the ping.
     Pong([u8; 8]),
-    /// The connection is alive.
+    /// A keepalive.
     KeepAlive,
-    /// A datagram that another relay of the mesh has for a client of this one.
+    /// A datagram of another relay of the mesh for a client of this one.
     Forward {
-        /// The sender, a client of the other relay's.
+        /// The sender, a client of the other relay.
         from: NodePublic,
         /// The receiver.
         to: NodePublic,
-        /// All of it.
+        /// The datagram.
         bytes: Bytes,
     },
-    /// A relay of the mesh wants to be told who is connected.
+    /// A relay of the mesh subscribes to the list of clients.
     Watch,
-    /// A relay of the mesh wants these connections closed.
+    /// A relay of the mesh wants to close the connections of this key.
     Close(NodePublic),
 }
 
 impl FromClient {
-    /// Reads a frame. `None`: it is of a type that clients do not send or is not known, or not as
-    /// long as its type is.
+    /// Reads a frame. `None`: clients do not send this type, or the length is not valid.
     pub fn read(kind: u8, mut contents: Bytes) -> Option<Self> {
         match kind {
             kind::SEND_PACKET => {

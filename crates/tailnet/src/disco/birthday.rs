@@ -1,4 +1,4 @@
-//! What two linerates say by their relay to meet by chance ([`crate::paths`]), as bytes:
+//! The messages of birthday probing between two linerate nodes ([`crate::paths`]), as bytes:
 //!
 //! ```text
 //!   step (1)  number (4)  address (18)
@@ -8,26 +8,26 @@ use std::net::SocketAddr;
 
 use super::codec::{ENDPOINT, read_endpoint, write_endpoint};
 
-/// A step of two nodes that meet by chance: one behind a box that gives each destination another
-/// port, the other behind one that lets in only ports that were called. Goes through relays alone.
+/// A step of birthday probing. One node is behind a NAT that maps each destination to another port,
+/// the other behind a NAT that accepts only packets from contacted ports. Sent only through relays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BirthdayMessage {
-    /// Which.
+    /// The step.
     pub step: BirthdayStep,
-    /// What the first one chose for all of them.
+    /// The number of the attempt, chosen by the requesting node.
     pub number: u32,
-    /// Where others see the sender; of the one whose port varies, the IP address alone matters.
+    /// The public endpoint of the sender. The port of the requesting node is not used.
     pub at: SocketAddr,
 }
 
-/// What a [`BirthdayMessage`] says.
+/// The step of a [`BirthdayMessage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BirthdayStep {
-    /// My port varies: will you call ports of my address?
+    /// My port varies. Requests that the receiver probes ports of my address.
     Request,
-    /// I shall, when you have opened as many as you can to mine.
+    /// Accepts. The receiver opens sockets and sends from each to my endpoint.
     Accept,
-    /// They are open.
+    /// The sockets are open.
     Start,
 }
 
@@ -42,7 +42,7 @@ impl BirthdayMessage {
         text.extend_from_slice(&write_endpoint(self.at));
     }
 
-    /// What is longer is of a later version, and passed over.
+    /// Bytes after the message are ignored: later versions may append fields.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         let (step, text) = text.split_first()?;
         let (number, text) = text.split_first_chunk()?;

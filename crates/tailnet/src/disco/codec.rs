@@ -16,17 +16,17 @@ const BIND_ANSWER: u8 = 6;
 const CALL_ME_MAYBE_VIA: u8 = 7;
 const ALLOCATE_REQUEST: u8 = 8;
 const ALLOCATE_RESPONSE: u8 = 9;
-/// Ours. Tailscale's count up from 1.
+/// Types of linerate. Tailscale counts from 1.
 const BUNDLE_OFFER: u8 = 0xb0;
 const BIRTHDAY: u8 = 0xb1;
-/// The only version there is. Of a later one, what is longer is passed over.
+/// The only version. Fields that a later version appends are ignored.
 const VERSION: u8 = 0;
 
-/// An address, IPv4 mapped into IPv6, and a port.
+/// The length of an address, with IPv4 mapped into IPv6, and a port.
 pub(super) const ENDPOINT: usize = 16 + 2;
 
 impl Message {
-    /// Writes it behind what is in `text`.
+    /// Appends the encoded message to `text`.
     pub fn write(&self, text: &mut Vec<u8>) {
         match self {
             Self::Ping { tx, node_key, padding } => {
@@ -68,21 +68,21 @@ impl Message {
         }
     }
 
-    /// Reads one.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// It is malformed, or of another type.
+    /// The message is malformed, or its type is unknown.
     pub fn read(text: &[u8]) -> Result<Self, DiscoError> {
         let (&[kind, version], rest) = text.split_first_chunk().ok_or(DiscoError::Malformed)?;
         let message = match kind {
             PING => read_ping(rest),
             PONG => read_pong(rest),
-            // Of another version stock reads an empty call, which erases all addresses.
+            // Stock nodes read an empty call from another version, which erases all addresses.
             CALL_ME_MAYBE if version == VERSION => read_call(rest),
             BIND => Bind::read(rest).map(Message::Bind),
             BIND_CHALLENGE => Bind::read(rest).map(Message::BindChallenge),
             BIND_ANSWER => Bind::read(rest).map(Message::BindAnswer),
-            // Of a later version of these nobody knows more than that they are of one.
+            // The format of later versions of these is unknown.
             _ if version != VERSION && kind <= ALLOCATE_RESPONSE => None,
             CALL_ME_MAYBE_VIA => {
                 RelayEndpoint::read(rest).map(Box::new).map(Message::CallMeMaybeVia)
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn messages_are_those_of_tailscale() {
-        // The shapes of disco_test.go: a ping with a key, a pong to IPv4, a call.
+        // The formats of disco_test.go: a ping with a key, a pong to IPv4, a call.
         let mut ping = vec![1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
         ping.extend_from_slice(&[2; 32]);
         ping.extend_from_slice(&[0; 3]);

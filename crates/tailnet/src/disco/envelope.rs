@@ -1,4 +1,4 @@
-//! Datagrams: messages sealed by one disco key for another.
+//! Datagrams: messages that are sealed with two disco keys.
 
 use std::collections::HashMap;
 
@@ -17,16 +17,16 @@ const KEY: usize = 32;
 const TAG: usize = 16;
 const HEADER: usize = MAGIC.len() + KEY + NONCE_LEN;
 
-/// Keys agreed with this many senders are kept. One more is agreed on for 50 us of CPU.
+/// The number of cached shared keys. To compute one takes 50 us of CPU.
 const KEPT: usize = 1024;
 
-/// Who a datagram says that it is from, if it is one of disco. Whoever does not know this key leaves
-/// the datagram unopened: opening it costs an agreement on a key.
+/// Returns the claimed sender of a disco datagram. Check that the key is known before the datagram
+/// is opened, because that may compute a shared key.
 pub fn sender(datagram: &[u8]) -> Option<DiscoPublic> {
     let (magic, rest) = datagram.split_first_chunk()?;
     let (key, rest) = rest.split_first_chunk()?;
     let is_disco = *magic == MAGIC && rest.len() >= NONCE_LEN;
-    // Anybody can seal by the key that is all zero.
+    // Everyone can compute the shared key of an all-zero key.
     is_disco.then_some(DiscoPublic(*key)).filter(|key| !key.is_zero())
 }
 
@@ -39,24 +39,25 @@ pub struct Disco {
 }
 
 impl Disco {
-    /// By this key.
+    /// Uses this key.
     pub fn new(key: DiscoKey) -> Self {
         let public = key.public();
         Self { key, public, shared: SharedKeys::default() }
     }
 
-    /// The public half of the key.
+    /// Returns the public key.
     pub fn public(&self) -> DiscoPublic {
         self.public
     }
 
-    /// The datagram that says a message to `to`. A nonce must be random, or never used before.
+    /// Returns the datagram with a message for `to`. The nonce must be random, or never used
+    /// before.
     pub fn seal(&mut self, to: DiscoPublic, message: &Message, nonce: [u8; NONCE_LEN]) -> Vec<u8> {
         let mut datagram = Vec::with_capacity(HEADER + TAG + 64);
         datagram.extend_from_slice(&MAGIC);
         datagram.extend_from_slice(&self.public.0);
         datagram.extend_from_slice(&nonce);
-        // A NaCl box has its tag in front.
+        // The tag of a NaCl box is at its beginning.
         datagram.extend_from_slice(&[0; TAG]);
         message.write(&mut datagram);
         let shared = self.shared.with(&self.key, to);
@@ -67,10 +68,10 @@ impl Disco {
         datagram
     }
 
-    /// Who sent a datagram, and what it says.
+    /// Returns the sender and the message of a datagram.
     ///
     /// # Errors
-    /// It is no message, or not for this key.
+    /// It is not a disco message, or not for this key.
     pub fn open(&mut self, datagram: &[u8]) -> Result<(DiscoPublic, Message), DiscoError> {
         let from = sender(datagram).ok_or(DiscoError::NotDisco)?;
         let (nonce, sealed) = datagram[MAGIC.len() + KEY..].split_at(NONCE_LEN);
@@ -85,10 +86,10 @@ impl Disco {
     }
 }
 
-/// The keys agreed with others, as many as [`KEPT`]: those that were used last.
+/// The shared keys, at most [`KEPT`]: the most recently used ones.
 #[derive(Default)]
 struct SharedKeys {
-    /// Boxed, so that none is left behind unwiped where the map moves.
+    /// Boxed, so that the map does not leave copies of keys in memory when it grows.
     keys: HashMap<DiscoPublic, (Box<SalsaBox>, u64)>,
     uses: u64,
 }
@@ -97,7 +98,8 @@ impl SharedKeys {
     fn with(&mut self, own: &DiscoKey, other: DiscoPublic) -> &SalsaBox {
         self.uses += 1;
         if self.keys.len() >= KEPT && !self.keys.contains_key(&other) {
-            // Half at once: a search of all for each new key would cost as much as the key.
+            // Removes half of them at once: a search for the oldest with each new key would cost as
+            // much as the key.
             let mut uses: Vec<u64> = self.keys.values().map(|(_, used)| *used).collect();
             let (_, &mut median, _) = uses.select_nth_unstable(KEPT / 2);
             self.keys.retain(|_, (_, used)| *used > median);
@@ -182,7 +184,7 @@ mod tests {
             let mut stranger = [9; 32];
             stranger[..4].copy_from_slice(&number.to_le_bytes());
             a.shared.with(&a.key, DiscoPublic(stranger));
-            // One that is used stays.
+            // A key in use stays.
             a.shared.with(&a.key, b.public());
             assert!(a.shared.keys.len() <= KEPT);
         }

@@ -8,48 +8,48 @@ use super::{
 };
 use crate::{keys::DiscoPublic, peer_relay::Vni};
 
-/// What a relay's challenge is: bytes that only it can make.
+/// The length of a relay's challenge, which only the relay can create.
 pub const CHALLENGE_LEN: usize = 32;
 
-/// A step of the handshake by which a client binds its address to an endpoint. All three have the
-/// same fields, and so the same length.
+/// A step of the handshake that binds a client's address to an endpoint. All three steps have the
+/// same fields and the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The endpoint, as in the header in front.
+    /// The endpoint, as in the Geneve header.
     pub vni: Vni,
     /// The client's number of this handshake, never 0.
     pub generation: u32,
     /// The other client.
     pub other: DiscoPublic,
-    /// The server's challenge; of the first step, nothing.
+    /// The server's challenge; zero in the first step.
     pub challenge: [u8; CHALLENGE_LEN],
 }
 
 /// An endpoint of a relay, for two clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayEndpoint {
-    /// The key of the relay, of which it has another after each start.
+    /// The key of the relay, which changes with each start.
     pub server: DiscoPublic,
-    /// The two that may bind.
+    /// The two clients that may bind.
     pub clients: [DiscoPublic; 2],
-    /// The number of this endpoint: one that was made later has a larger one.
+    /// The number of this endpoint. Later ones have larger numbers.
     pub lamport: u64,
-    /// What its datagrams are told by.
+    /// The identifier in the header of its datagrams.
     pub vni: Vni,
-    /// How long it waits for both clients.
+    /// How long the endpoint waits for both clients.
     pub bind_lifetime: Duration,
-    /// How long it is kept without data of both.
+    /// How long the endpoint exists without data of both clients.
     pub steady_lifetime: Duration,
-    /// Where the relay may be reached.
+    /// The addresses of the relay.
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Asks a relay for an endpoint. Goes through DERP alone.
+/// Requests an endpoint from a relay. Sent only through DERP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocateRequest {
-    /// The two that may bind. One of them is the sender.
+    /// The two clients that may bind. One of them is the sender.
     pub clients: [DiscoPublic; 2],
-    /// Returned by the answer.
+    /// Returned in the answer.
     pub generation: u32,
 }
 
@@ -94,7 +94,7 @@ impl RelayEndpoint {
         text.extend(self.addresses.iter().flat_map(|address| write_endpoint(*address)));
     }
 
-    /// Without any address it is none. Of many, only so many are read.
+    /// An endpoint without addresses is not valid. Addresses beyond the limit are ignored.
     pub(super) fn read(mut text: &[u8]) -> Option<Self> {
         let text = &mut text;
         let server = DiscoPublic(take(text)?);

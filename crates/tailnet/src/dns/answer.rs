@@ -1,4 +1,4 @@
-//! One query and what it gets.
+//! Answers to queries.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,23 +14,23 @@ use super::{
     reverse::{self, Reverse},
 };
 
-/// What [`SERVICE_IPV4`] is called, by stock nodes as well.
+/// The name of [`SERVICE_IPV4`], as in stock nodes.
 const SERVICE_NAME: &str = "magicdns.localhost-tailscale-daemon";
-/// IPv4 networks behind routers with a site's number each: the site and the address are the last
-/// 64 bits (tailscale `net/tsaddr`).
+/// The prefix of IPv4 networks behind routers. The last 64 bits are the site's number and the IPv4
+/// address (tailscale `net/tsaddr`).
 const VIA: Ipv6Addr = Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0xb1a, 0, 0, 0, 0);
 
-/// What is known about a question.
+/// The result of a look-up.
 enum Found {
-    /// The name exists; these are its records of the type asked for, maybe none.
+    /// The name exists. The records have the requested type; there may be none.
     Data(Vec<RData>),
     NoName,
-    /// Somebody else may know.
+    /// Another resolver may have the name.
     Elsewhere,
 }
 
 impl Names {
-    /// What a query gets.
+    /// Returns the answer to a query.
     pub fn answer(&self, query: &[u8], transport: Transport) -> Answer {
         let Ok(request) = Message::from_vec(query) else { return reply::format_error(query) };
         if request.metadata.message_type != MessageType::Query {
@@ -43,7 +43,7 @@ impl Names {
         if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
             return reply.refuse(ResponseCode::BADVERS);
         }
-        // More than one question has no meaning (RFC 9619).
+        // Several questions are not valid (RFC 9619).
         let [question] = &request.queries[..] else { return reply.refuse(ResponseCode::FormErr) };
         if !matches!(question.query_class(), DNSClass::IN | DNSClass::ANY) {
             return reply.refuse(ResponseCode::Refused);
@@ -81,7 +81,7 @@ impl Names {
         }
         match self.zone(name) {
             None => Found::Elsewhere,
-            // The top of a zone exists, and so do its other names (RFC 8020).
+            // The top of a zone and its inner names exist (RFC 8020).
             Some(zone) if zone == name => {
                 let soa = Some(zone).filter(|_| kind == RecordType::SOA).and_then(reply::soa);
                 Found::Data(soa.map(RData::SOA).into_iter().collect())
@@ -90,14 +90,14 @@ impl Names {
         }
     }
 
-    /// Answers a reverse name; `None` for what others answer or what is no such name.
+    /// Answers a reverse name; `None` for other names, and for addresses of other resolvers.
     fn find_reverse(&self, name: &Fqdn, kind: RecordType) -> Option<Found> {
         let reverse = reverse::parse(name)?;
         let known = match reverse {
             Reverse::Address(IpAddr::V4(SERVICE_IPV4)) => Fqdn::parse(SERVICE_NAME),
             Reverse::Address(IpAddr::V6(SERVICE_IPV6)) => Fqdn::parse(SERVICE_NAME),
             Reverse::Address(address) => self.reverse.get(&address).cloned(),
-            // Some resolvers walk down a name's labels (RFC 9156).
+            // Some resolvers query each label of a name (RFC 9156).
             Reverse::Inner if self.zone(name).is_some_and(|zone| zone != name) => {
                 return Some(Found::Data(Vec::new()));
             }
@@ -112,7 +112,7 @@ impl Names {
         if let Some(known) = self.hosts.get(name) {
             return Some(known);
         }
-        // A label alone is a node's, as with a search domain.
+        // A single label is the name of a node, as with a search domain.
         let full = self.suffix.as_ref().filter(|_| name.labels().count() == 1);
         if let Some(known) = full.and_then(|suffix| self.hosts.get(&name.below(suffix)?)) {
             return Some(known);
@@ -121,7 +121,7 @@ impl Names {
         above.into_iter().find(|known| known.subdomains)
     }
 
-    /// The address that a name of the form `192-168-1-2-via-7` stands for, alone or in the network.
+    /// Returns the address of a name such as `192-168-1-2-via-7`, alone or below the suffix.
     fn via(&self, name: &Fqdn) -> Option<Ipv6Addr> {
         let label = std::str::from_utf8(name.labels().next()?).ok()?;
         let (address, site) = label.split_once("-via-")?;
@@ -140,19 +140,20 @@ impl Names {
         Some(Ipv6Addr::from_bits(VIA.to_bits() | u128::from(low)))
     }
 
-    /// The zone of a name, where this node alone answers for it.
+    /// Returns the zone of a name if this node is authoritative for it.
     fn zone(&self, name: &Fqdn) -> Option<&Fqdn> {
         let longest = name.ancestors().find_map(|suffix| self.routes.get_key_value(suffix));
         longest.filter(|(_, resolvers)| resolvers.is_empty()).map(|(zone, _)| zone)
     }
 
-    /// Whom to ask for a name.
+    /// Returns the resolvers for a name.
     fn resolvers(&self, name: &Fqdn) -> &[Resolver] {
         let longest = name.ancestors().find_map(|suffix| self.routes.get(suffix));
         longest.unwrap_or(&self.defaults)
     }
 
-    /// Whose SOA record goes with a negative answer: where no zone is ours, the name's own.
+    /// Returns the zone whose SOA record goes into a negative answer; the name itself if no zone
+    /// matches.
     fn authority(&self, name: &Fqdn) -> Fqdn {
         self.zone(name).unwrap_or(name).clone()
     }

@@ -1,4 +1,4 @@
-//! From a [`Config`] to [`Names`].
+//! Builds [`Names`] from a [`Config`].
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -8,7 +8,7 @@ use std::{
 
 use super::{Config, ExtraRecord, Host, HostRecord, Names, Resolver, Skipped, fqdn::Fqdn, reverse};
 
-/// The records while they are gathered.
+/// The records during the build.
 #[derive(Default)]
 struct Records {
     hosts: HashMap<Fqdn, HostRecord>,
@@ -16,7 +16,7 @@ struct Records {
 }
 
 impl Names {
-    /// The names of a network, and what was left out of them.
+    /// Returns the names of a network, and the parts that are not used.
     pub fn new(config: &Config) -> (Self, Vec<Skipped>) {
         let mut skipped = Vec::new();
         let suffix = match Fqdn::parse(&config.suffix) {
@@ -27,7 +27,7 @@ impl Names {
             }
         };
         let mut records = Records::default();
-        // Extra records first: these hide nodes of the same name or address.
+        // Extra records hide nodes of the same name or address.
         for record in &config.extra {
             if let Err(problem) = records.add_extra(record) {
                 skipped.push(problem);
@@ -98,7 +98,7 @@ impl Records {
     }
 
     fn add_host(&mut self, host: &Host, policy: AddressPolicy) -> Result<(), Skipped> {
-        // A node without a name or without addresses has no record; that is not an error.
+        // A node without a name or addresses has no record. That is not an error.
         if host.name.is_empty() || host.addresses.is_empty() {
             return Ok(());
         }
@@ -131,8 +131,8 @@ fn named(text: &str) -> Result<Fqdn, Skipped> {
     name.ok_or_else(|| Skipped::Name(text.to_owned()))
 }
 
-/// Which addresses of a node are answered: its IPv6 ones only where it has no other, the network
-/// asks for them, or this node has no IPv4 itself.
+/// Selects the addresses in an answer. IPv6 addresses are included if the node has no IPv4 address,
+/// if the network enables them, or if this node has no IPv4 address.
 #[derive(Clone, Copy)]
 struct AddressPolicy {
     aaaa: bool,
@@ -158,8 +158,8 @@ impl AddressPolicy {
 }
 
 impl Names {
-    /// The suffixes that go to this node's resolver, for the host's own: what a host that can
-    /// split domains sends here.
+    /// Returns the suffixes that this node's resolver answers. A host with split DNS sends them
+    /// here.
     pub fn match_domains(&self) -> Vec<String> {
         let text = |zone: &Fqdn| format!("{zone:?}").trim_end_matches('.').to_owned();
         let mut domains: Vec<_> = self.routes.keys().map(text).collect();
@@ -167,7 +167,7 @@ impl Names {
         domains
     }
 
-    /// How many names are known.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.hosts.len()
     }

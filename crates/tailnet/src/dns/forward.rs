@@ -1,4 +1,4 @@
-//! A query that another resolver answers: what it is asked, and which of its replies count.
+//! Forwarded queries and the replies to them.
 
 use std::fmt;
 
@@ -12,26 +12,26 @@ use super::{
     reply::{PLAIN_UDP_LEN, response},
 };
 
-/// A query to pass on.
+/// A query to forward.
 ///
-/// It is asked anew, under an id of its own at each resolver, with nothing of the client but the
-/// question and its flags: options of EDNS are for one hop.
+/// The new query contains only the question and the flags of the client, because EDNS options are
+/// for one hop. Each resolver gets a separate ID.
 #[derive(Clone, Debug)]
 pub struct Forward {
     resolvers: Vec<Resolver>,
     query: Vec<u8>,
     question: Query,
-    /// That of the client.
+    /// The client's ID.
     id: [u8; 2],
-    /// The longest reply that the client takes.
+    /// The longest reply that the client accepts.
     limit: u16,
-    /// The longest datagram that a resolver was told to send.
+    /// The longest datagram that the resolver may send.
     asked: u16,
     failed: Vec<u8>,
     cut: Vec<u8>,
 }
 
-/// What a resolver said to the question that it was asked.
+/// The reply of a resolver.
 #[derive(Clone, Debug)]
 pub struct Reply {
     bytes: Vec<u8>,
@@ -39,14 +39,14 @@ pub struct Reply {
     code: ResponseCode,
 }
 
-/// What is not the reply: from somebody else, or to another question. The right one may follow.
+/// The reason why a datagram is not the reply. The correct one may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// No message, or one that is no reply.
+    /// The datagram is not a valid reply.
     Malformed,
-    /// Another id than asked with.
+    /// The ID is not that of the query.
     OtherId,
-    /// Another question than asked.
+    /// The question is not that of the query.
     OtherQuestion,
 }
 
@@ -98,14 +98,14 @@ impl Forward {
         &self.resolvers
     }
 
-    /// What to send to a resolver. The id is to be random for each.
+    /// Returns the query for a resolver. The ID must be random.
     pub fn query(&self, id: u16) -> Vec<u8> {
         let mut query = self.query.clone();
         set_id(&mut query, id.to_be_bytes());
         query
     }
 
-    /// Reads what came back for [`Self::query`] with this id.
+    /// Reads the reply to [`Self::query`] with this ID.
     pub fn read(&self, id: u16, reply: &[u8]) -> Result<Reply, ReplyError> {
         let mut decoder = BinDecoder::new(reply);
         let Header { metadata, counts } =
@@ -117,7 +117,7 @@ impl Forward {
             return Err(ReplyError::OtherId);
         }
         let code = metadata.response_code;
-        // Some send the header alone when they refuse.
+        // Some resolvers send only the header of a refusal.
         let bare = counts.queries == 0 && code != ResponseCode::NoError;
         if !bare {
             let question = Query::read(&mut decoder).map_err(|_| ReplyError::Malformed)?;
@@ -128,12 +128,12 @@ impl Forward {
         Ok(Reply { bytes: reply.to_vec(), truncated: metadata.truncation, code })
     }
 
-    /// Whether to ask again by TCP: a longer reply exists, and the client would take one.
+    /// Returns whether to retry over TCP: a longer reply exists, and the client accepts one.
     pub fn should_retry_over_tcp(&self, reply: &Reply) -> bool {
         reply.truncated && self.limit > self.asked
     }
 
-    /// What the client gets of a reply.
+    /// Returns the answer to the client.
     pub fn reply(&self, reply: Reply) -> Vec<u8> {
         if reply.bytes.len() > usize::from(self.limit) {
             return self.cut.clone();
@@ -143,14 +143,14 @@ impl Forward {
         bytes
     }
 
-    /// What the client gets when no resolver has answered.
+    /// Returns the answer to the client if no resolver replied.
     pub fn failed(&self) -> Vec<u8> {
         self.failed.clone()
     }
 }
 
 impl Reply {
-    /// Whether the resolver could or would not answer, so that another should.
+    /// Returns whether the resolver refused or failed, so that another one should be used.
     pub fn is_refusal(&self) -> bool {
         matches!(self.code, ResponseCode::ServFail | ResponseCode::Refused | ResponseCode::NotImp)
     }

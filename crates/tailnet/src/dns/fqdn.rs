@@ -1,25 +1,25 @@
-//! A full name in one form, to compare and to find suffixes of.
+//! A full name in canonical form.
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
 use hickory_proto::{ProtoError, rr::Name};
 
-/// The longest name on the wire, its last zero byte included (RFC 1035, section 2.3.4).
+/// The longest name on the wire, with its final zero byte (RFC 1035, section 2.3.4).
 const MAX_NAME: usize = 255;
 const MAX_LABEL: usize = 63;
 
-/// Labels in lower case, each behind its length, as on the wire but for the last zero byte. The
-/// root is empty.
+/// The labels in lower case, each after its length, as on the wire, but without the final zero
+/// byte. The root is empty.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct Fqdn(Arc<[u8]>);
 
 impl Fqdn {
-    /// The name that a text is, with or without the last dot; `None` for what is none.
+    /// Reads a name with or without the final dot; `None` if it is not valid.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if matches!(text, "" | ".") {
             return Some(Self::default());
         }
-        // Maps have suffixes with a dot before them, too.
+        // Some maps have suffixes with a leading dot.
         let text = text.strip_prefix('.').unwrap_or(text);
         let text = text.strip_suffix('.').unwrap_or(text);
         Self::from_labels(text.split('.').map(str::as_bytes))
@@ -44,7 +44,7 @@ impl Fqdn {
         Some(Self(wire.into()))
     }
 
-    /// This name below another.
+    /// Returns this name below another.
     pub(super) fn below(&self, parent: &Self) -> Option<Self> {
         let wire = [&*self.0, &*parent.0].concat();
         (wire.len() < MAX_NAME).then(|| Self(wire.into()))
@@ -59,17 +59,17 @@ impl Fqdn {
         })
     }
 
-    /// The name itself, then each above it, the root last: each is a key where names are.
+    /// Returns the name itself, then each parent up to the root.
     pub(super) fn ancestors(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::successors(Some(&*self.0), |name| split(name).map(|(_, parent)| parent))
     }
 
-    /// Whether the name is the other, or below it.
+    /// Returns whether the name is equal to `zone` or below it.
     pub(super) fn within(&self, zone: &Self) -> bool {
         self.ancestors().any(|name| *name == *zone.0)
     }
 
-    /// The name above, but for the root's.
+    /// Returns the parent, if this is not the root.
     pub(super) fn parent(&self) -> Option<Self> {
         split(&self.0).map(|(_, parent)| Self(parent.into()))
     }

@@ -1,4 +1,4 @@
-//! Answers as messages: their header, records, EDNS and what fits.
+//! Encoding of answers.
 
 use hickory_proto::{
     op::{Edns, Message, Metadata, OpCode, ResponseCode},
@@ -7,16 +7,16 @@ use hickory_proto::{
 
 use super::{Answer, Transport, UDP_LEN, fqdn::Fqdn};
 
-/// Nodes are renamed, and what is in memory here need not be kept elsewhere (tailscale
-/// `net/dns/resolver/tsdns.go`). Seconds.
+/// Names of nodes change, and the records are in memory, so that long caching has no use (tailscale
+/// `net/dns/resolver/tsdns.go`). In seconds.
 const TTL: u32 = 5;
-/// How long a name may be taken not to exist. Seconds.
+/// How long a negative answer may be cached. In seconds.
 const NEGATIVE_TTL: u32 = 10;
 const HEADER_LEN: usize = 12;
-/// What a datagram without EDNS may have (RFC 1035, section 2.3.4).
+/// The longest datagram without EDNS (RFC 1035, section 2.3.4).
 pub(super) const PLAIN_UDP_LEN: u16 = 512;
 
-/// Makes the reply to one request.
+/// Creates the reply to a request.
 pub(super) struct Reply<'a> {
     request: &'a Message,
     limit: u16,
@@ -32,17 +32,17 @@ impl<'a> Reply<'a> {
         Self { request, limit }
     }
 
-    /// How long a reply may be.
+    /// Returns the longest reply that the client accepts.
     pub(super) fn limit(&self) -> u16 {
         self.limit
     }
 
-    /// Nothing but a code.
+    /// Returns a reply with only a response code.
     pub(super) fn refuse(&self, code: ResponseCode) -> Answer {
         encode(&self.message(code), self.limit)
     }
 
-    /// A name that exists, with its records of the type asked for, if there are any.
+    /// Returns the records of a name that exists.
     pub(super) fn data(&self, data: Vec<RData>, zone: impl FnOnce() -> Fqdn) -> Answer {
         let mut message = self.message(ResponseCode::NoError);
         message.metadata.authoritative = true;
@@ -58,7 +58,7 @@ impl<'a> Reply<'a> {
         encode(&message, self.limit)
     }
 
-    /// A name that does not exist.
+    /// Returns the answer for a name that does not exist.
     pub(super) fn no_name(&self, zone: &Fqdn) -> Answer {
         let mut message = self.message(ResponseCode::NXDomain);
         message.metadata.authoritative = true;
@@ -79,7 +79,7 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// A response with nothing but its header.
+/// Returns a response with only a header.
 pub(super) fn response(request: &Message, code: ResponseCode) -> Message {
     let mut message = Message::response(request.metadata.id, request.metadata.op_code);
     message.metadata = Metadata::response_from_request(&request.metadata);
@@ -88,8 +88,8 @@ pub(super) fn response(request: &Message, code: ResponseCode) -> Message {
     message
 }
 
-/// The record by which others know how long to remember that there is nothing (RFC 2308). Nobody
-/// transfers the zone, so its other fields say nothing.
+/// The record that sets the caching time of negative answers (RFC 2308). The other fields are for
+/// zone transfers, which do not exist here.
 pub(super) fn soa(zone: &Fqdn) -> Option<SOA> {
     let name = zone.to_name().ok()?;
     let seconds = NEGATIVE_TTL.cast_signed();
@@ -111,7 +111,7 @@ fn encode(message: &Message, limit: u16) -> Answer {
     }
 }
 
-/// What a query gets that cannot be read, as long as its header says that it is one.
+/// Answers a malformed query, if its header can be read.
 pub(super) fn format_error(query: &[u8]) -> Answer {
     let Some(&[id0, id1, flags, _]) = query.get(..HEADER_LEN).and_then(|h| h.first_chunk()) else {
         return Answer::Ignore;

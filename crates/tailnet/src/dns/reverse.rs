@@ -1,27 +1,27 @@
-//! Names of addresses (RFC 1035, section 3.5; RFC 3596, section 2.5).
+//! Reverse names of addresses (RFC 1035, section 3.5; RFC 3596, section 2.5).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::fqdn::Fqdn;
 
-/// The reverse zones of a tailnet: those of 100.64.0.0/10, and of fd7a:115c:a1e0::/48.
+/// Returns the reverse zones of a tailnet: those of 100.64.0.0/10, and of fd7a:115c:a1e0::/48.
 pub(super) fn zones() -> impl Iterator<Item = Fqdn> {
     let ipv4 = (64..128).filter_map(|octet| Fqdn::parse(&format!("{octet}.100.in-addr.arpa")));
     ipv4.chain(Fqdn::parse("0.e.1.a.c.5.1.1.a.7.d.f.ip6.arpa"))
 }
 
-/// What a name below `in-addr.arpa` or `ip6.arpa` stands for.
+/// The meaning of a name below `in-addr.arpa` or `ip6.arpa`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reverse {
     /// One address.
     Address(IpAddr),
-    /// More than one: names of addresses are below it.
+    /// A prefix of addresses.
     Inner,
     /// No address.
     Malformed,
 }
 
-/// Reads a reverse name; `None` for all others.
+/// Reads a reverse name; `None` for any other name.
 pub(super) fn parse(name: &Fqdn) -> Option<Reverse> {
     let mut labels: Vec<&[u8]> = name.labels().collect();
     if labels.pop() != Some(b"arpa") {
@@ -53,7 +53,7 @@ fn read<const N: usize>(
 }
 
 fn octet(label: &[u8]) -> Option<u8> {
-    // 01 is not how a reverse name writes 1.
+    // Octets have no leading zeros.
     let plain = label == b"0" || label.first() != Some(&b'0');
     let digits = label.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(label).ok().filter(|_| plain && digits)?.parse().ok()
@@ -64,8 +64,8 @@ fn nibble(label: &[u8]) -> Option<u8> {
     char::from(*digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }
 
-/// Whether a name asks for services by an address, as Bonjour does (RFC 6763, section 11): nobody
-/// has an answer to these.
+/// Returns whether a name is a Bonjour query for services by address (RFC 6763, section 11). It
+/// always gets a negative answer.
 pub(super) fn is_bonjour(name: &Fqdn) -> bool {
     let mut labels = name.labels();
     let first = labels.next();

@@ -1,4 +1,4 @@
-//! A map that does not change, without a byte to spare: large networks have many names.
+//! An immutable map in a sorted slice, which saves memory in large networks.
 
 use std::{borrow::Borrow, collections::HashMap};
 

@@ -73,7 +73,7 @@ fn forwarded(names: &Names, query: &Message) -> Forward {
     }
 }
 
-/// The addresses of a name that exists, all with the time to live of answers.
+/// Returns the addresses of a name that exists, and checks their TTL.
 fn addresses(names: &Names, name: &str, kind: RecordType) -> Vec<String> {
     let reply = reply_to(names, &query(name, kind));
     assert_eq!(reply.metadata.response_code, ResponseCode::NoError, "{name}");
@@ -228,7 +228,7 @@ fn addresses_of_nodes_have_names_and_their_zones_are_ours() {
     let name = |name: &str| addresses(&names, name, RecordType::PTR);
     assert_eq!(name("1.0.64.100.in-addr.arpa."), ["own.tail.example."]);
     assert_eq!(name("9.0.64.100.in-addr.arpa."), ["shared.other.example."]);
-    // As stock nodes do it, a record's name goes before a node's.
+    // As in stock nodes, an extra record comes before the name of a node.
     assert_eq!(name("2.0.64.100.in-addr.arpa."), ["git.corp.example."]);
     let six = "6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.e.1.a.c.5.1.1.a.7.d.f.ip6.arpa.";
     assert_eq!(name(six), ["six.tail.example."]);
@@ -319,7 +319,7 @@ fn what_is_no_plain_question_is_refused_by_its_code() {
     assert_eq!(reply_to(&names, &chaos).metadata.response_code, ResponseCode::Refused);
     let mut later = query("peer.tail.example.", RecordType::A);
     later.set_edns(Edns::new().set_version(1).clone());
-    // BADVERS has its number in common with BADSIG.
+    // BADVERS and BADSIG have the same number.
     assert_eq!(u16::from(reply_to(&names, &later).metadata.response_code), 16);
 }
 

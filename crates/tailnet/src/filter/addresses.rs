@@ -4,14 +4,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use packet::filter::AddressRange;
 
-/// A set of addresses: of each family the ranges, in order, with a gap between any two.
+/// A set of addresses: sorted ranges of each family with gaps between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AddressSet {
     v4: Vec<Bits>,
     v6: Vec<Bits>,
 }
 
-/// The first and the last of a range.
+/// The first and the last address of a range.
 type Bits = (u128, u128);
 
 impl FromIterator<AddressRange> for AddressSet {
@@ -26,35 +26,35 @@ impl FromIterator<AddressRange> for AddressSet {
 }
 
 impl AddressSet {
-    /// How many ranges it has.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// Whether no address is in it.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its ranges.
+    /// Returns the ranges.
     pub fn ranges(&self) -> impl Iterator<Item = AddressRange> {
         let v4 = self.v4.iter().map(|bits| of(*bits, true));
         let v6 = self.v6.iter().map(|bits| of(*bits, false));
         v4.chain(v6).flatten()
     }
 
-    /// What is in it, and not in the other.
+    /// Returns the difference of two sets.
     pub fn less(&self, other: &Self) -> Self {
         Self { v4: less(&self.v4, &other.v4), v6: less(&self.v6, &other.v6) }
     }
 
-    /// Whether an address is in both.
+    /// Returns whether the sets have a common address.
     pub fn overlaps(&self, other: &Self) -> bool {
         let in_both = |own: &[Bits], other: &[Bits]| other.iter().any(|range| meets(own, *range));
         in_both(&self.v4, &other.v4) || in_both(&self.v6, &other.v6)
     }
 
-    /// Whether an address of a range is in it.
+    /// Returns whether the set contains an address of the range.
     pub fn overlaps_range(&self, range: AddressRange) -> bool {
         let own = if range.first().is_ipv4() { &self.v4 } else { &self.v6 };
         meets(own, (bits(range.first()), bits(range.last())))
@@ -73,7 +73,7 @@ fn merged(mut ranges: Vec<Bits>) -> Vec<Bits> {
     ranges
 }
 
-/// Where in `ranges` those begin that do not end before `first`.
+/// Returns the index of the first range that does not end before `first`.
 fn not_before(ranges: &[Bits], first: u128) -> usize {
     ranges.partition_point(|(_, last)| *last < first)
 }
@@ -127,7 +127,7 @@ mod tests {
 
     fn range() -> impl Strategy<Value = AddressRange> {
         (any::<bool>(), 0u8..12, 0u8..12).prop_map(|(v4, a, b)| {
-            // Both ends of what there is.
+            // Addresses at both ends of the address space.
             let address = |low: u8| match (v4, low < 6) {
                 (true, true) => IpAddr::V4(Ipv4Addr::from_bits(low.into())),
                 (true, false) => IpAddr::V4(Ipv4Addr::from_bits(u32::MAX - u32::from(11 - low))),

@@ -1,5 +1,5 @@
-//! What peers may do beside sending packets (`tailcfg.CapGrant`). Nothing here knows what a
-//! capability means.
+//! The capabilities of peers in addition to sending packets (`tailcfg.CapGrant`). This module does
+//! not interpret them.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::{ParseAddressesError, Problem, Problems, Read, addresses::AddressSet, range};
 use crate::messages::{CapGrant, Json};
 
-/// Who may do what to this node.
+/// The capabilities of peers at this node.
 #[derive(Clone, Debug, Default)]
 pub struct Grants(Vec<Grant>);
 
@@ -16,12 +16,12 @@ pub struct Grants(Vec<Grant>);
 struct Grant {
     sources: Arc<AddressSet>,
     destinations: Vec<IpNet>,
-    /// Names, and lists of values.
+    /// The names, and lists of values.
     capabilities: Vec<(String, Option<Json>)>,
 }
 
 impl Grants {
-    /// Those to local destinations.
+    /// Collects the grants for local destinations.
     pub(super) fn new(rules: &[Read<'_>], local: &AddressSet, problems: &mut Problems) -> Self {
         let mut grants = Vec::new();
         let granting = |rule: &Read<'_>| !rule.rule.grants.is_empty() && !rule.sources.is_empty();
@@ -39,7 +39,7 @@ impl Grants {
         Self(grants)
     }
 
-    /// What a source may do to an address of this node: names and values
+    /// Returns the capabilities of a source at an address of this node, with their values
     /// (`wgengine/filter/filter.go`, `CapsWithValues`).
     pub fn between(&self, source: IpAddr, destination: IpAddr) -> BTreeMap<String, Vec<Json>> {
         let mut granted = BTreeMap::<String, Vec<Json>>::new();
@@ -50,12 +50,12 @@ impl Grants {
         granted
     }
 
-    /// Whether a source has this capability towards an address of this node.
+    /// Returns whether a source has a capability at an address of this node.
     pub fn has(&self, source: IpAddr, destination: IpAddr, capability: &str) -> bool {
         self.capabilities(source, destination).any(|(name, _)| name == capability)
     }
 
-    /// Once for each destination that has the address.
+    /// Yields a capability once for each matching destination.
     fn capabilities(
         &self,
         source: IpAddr,
@@ -69,7 +69,7 @@ impl Grants {
         })
     }
 
-    /// Whether nobody may do anything.
+    /// Returns whether no peer has a capability.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -86,7 +86,7 @@ fn destinations(grant: &CapGrant, place: usize, problems: &mut Problems) -> Vec<
     destinations
 }
 
-/// The empty name is none.
+/// Empty names are ignored.
 fn capabilities(grant: &CapGrant) -> Vec<(String, Option<Json>)> {
     let plain = grant.caps.iter().map(|name| (name.clone(), None));
     let with_values =

@@ -1,4 +1,4 @@
-//! The addresses of peers that may begin nothing here.
+//! The addresses of jailed peers, which may not start connections to this node.
 
 use std::collections::HashMap;
 
@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use super::{Peer, addresses::AddressSet, range};
 
-/// The addresses from which jailed peers send: those of their networks in which no other peer has a
-/// smaller one, as the longest network decides whose an address is.
+/// Returns the source addresses of jailed peers: their networks without the smaller networks of
+/// other peers inside, because the longest prefix decides.
 pub(super) fn jailed(peers: &[Peer<'_>]) -> AddressSet {
     let of = |jailed: bool| {
         let peers = peers.iter().filter(move |peer| peer.node.is_jailed == jailed);

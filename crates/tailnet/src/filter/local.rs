@@ -1,4 +1,4 @@
-//! The destinations that packets of peers may have at all.
+//! The possible destinations of packets from peers.
 
 use std::{
     collections::BTreeMap,
@@ -14,9 +14,9 @@ use crate::messages::Node;
 /// The capability whose values are the addresses of services (`tailcfg.NodeAttrServiceHost`).
 const SERVICE_HOST: &str = "service-host";
 
-/// What an exit node does not give access to (`ipnlocal`, `removeFromDefaultRoute`): private,
-/// link-local and multicast networks, and the tailnet's own. Of the private networks of IPv6,
-/// Tailscale leaves out its own alone; they are no more a guest's than those of IPv4.
+/// Networks that an exit node does not give access to (`ipnlocal`, `removeFromDefaultRoute`):
+/// private, link-local and multicast networks, and those of the tailnet. Of the private IPv6
+/// networks, Tailscale excludes only its own prefix; here all are excluded, as in IPv4.
 const NO_EXIT: [IpNet; 9] = [
     v4([192, 168, 0, 0], 16),
     v4([172, 16, 0, 0], 12),
@@ -28,10 +28,10 @@ const NO_EXIT: [IpNet; 9] = [
     v6([0xff00, 0, 0], 8),
     v6([0xfc00, 0, 0], 7),
 ];
-/// Where addresses of nodes are (`net/tsaddr`).
+/// The addresses of nodes (`net/tsaddr`).
 const CGNAT: IpNet = v4([100, 64, 0, 0], 10);
 const ULA: IpNet = v6([0xfd7a, 0x115c, 0xa1e0], 48);
-/// Of those, what ChromeOS has for its own machines.
+/// The part of it that ChromeOS uses for local virtual machines.
 const CHROME_OS: IpNet = v4([100, 115, 92, 0], 23);
 
 const fn v4([a, b, c, d]: [u8; 4], len: u8) -> IpNet {
@@ -42,9 +42,9 @@ const fn v6([a, b, c]: [u16; 3], len: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0), len))
 }
 
-/// This node's addresses and services, and the networks that it offers. Of a default route that is
-/// what is neither private nor a network of this machine: guests reach the Internet, and the LAN
-/// only where it is offered too.
+/// Returns the addresses and services of this node, and the networks that it offers. A default
+/// route does not include private networks and networks of this machine: users of an exit node
+/// reach the Internet, and the LAN only if it is offered as well.
 pub(super) fn local(input: &Input<'_>) -> AddressSet {
     let interfaces = input.interfaces.iter().filter(|net| {
         let own = net.prefix_len() == net.max_prefix_len();
@@ -70,10 +70,10 @@ fn is_of_tailnet(address: IpAddr) -> bool {
     (CGNAT.contains(&address) && !CHROME_OS.contains(&address)) || ULA.contains(&address)
 }
 
-/// The addresses of services that this node serves, by its capabilities.
+/// Returns the addresses of services of this node, from its capabilities.
 ///
 /// # Errors
-/// They cannot be read.
+/// The capability is unreadable.
 pub fn service_addresses(own: &Node) -> Result<Vec<IpAddr>, Problem> {
     let mappings = own.cap_map.get(SERVICE_HOST).filter(|list| list.text().starts_with('['));
     let Some(mappings) = mappings else { return Ok(Vec::new()) };

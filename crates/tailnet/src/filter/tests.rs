@@ -136,7 +136,7 @@ fn a_rule_that_accepts_an_unsigned_peer_voids_all() {
     assert_eq!((voids.policy.rules, voids.problems), (vec![], vec![Problem::Unsigned(1)]));
     let grant = FilterRule { destinations: vec![], ..rule(&["*"], "") };
     assert_eq!(compiled(&[grant]).problems, []);
-    // Its capabilities are no reason to let it in either.
+    // A capability of a jailed peer does not admit it either.
     let by_capability = compiled(&[rule(&["cap:x"], "*")]);
     assert_eq!((by_capability.policy.rules, by_capability.problems), (vec![], vec![]));
 }
@@ -260,7 +260,7 @@ fn a_capability_lets_in_what_has_ports_and_icmp_to_every_address_of_the_family()
     assert_eq!((&*ported.protocols, to(ported)), (&[6][..], vec!["100.64.0.1-100.64.0.1".into()]));
     assert_eq!((&*icmp.protocols, to(icmp)), (&[][..], vec!["0.0.0.0-255.255.255.255".into()]));
     assert!([ported, icmp].iter().all(|rule| rule.sources.len() == 1));
-    // Of protocols without ports alone, it is ICMP.
+    // For protocols without ports, only ICMP is accepted.
     let rules = [FilterRule { protocols: vec![47], ..rule(&["cap:x"], "100.64.0.1") }];
     let compiled = compile(&Input { peers: &peers, ..with(&rules, &own) });
     assert_eq!(compiled.policy.rules.len(), 1);

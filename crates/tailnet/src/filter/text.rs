@@ -1,29 +1,29 @@
-//! The texts of addresses in rules (`wgengine/filter/tailcfg.go`, `parseIPSet`).
+//! Parsing of addresses in rules (`wgengine/filter/tailcfg.go`, `parseIPSet`).
 
 use std::{fmt, net::IpAddr};
 
 use packet::filter::AddressRange;
 
-/// The longest text that is told.
+/// The longest text in an error message.
 const MAX_REPORTED: usize = 80;
 
-/// What a text means.
+/// The meaning of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Addresses<'a> {
     /// One range, or all addresses of both families.
     Ranges([Option<AddressRange>; 2]),
-    /// Those of peers that have a capability.
+    /// The addresses of peers that have a capability.
     OfCapability(&'a str),
 }
 
-/// A text that means no addresses.
+/// The reason why a text does not stand for addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParseAddressesError {
-    /// None of the forms.
+    /// The form is unknown.
     Malformed(String),
-    /// A network whose address has bits behind its length.
+    /// The address of a network has bits after the prefix.
     HostBits(String),
-    /// A capability, where none may be.
+    /// A capability is not allowed here.
     Capability(String),
 }
 
@@ -74,7 +74,7 @@ pub(super) fn parse(text: &str) -> Result<Addresses<'_>, ParseAddressesError> {
     Ok(Addresses::Ranges([Some(range), None]))
 }
 
-/// A length as Go reads it: without a sign, and without zeros before it.
+/// Reads a prefix length as Go does: without sign and leading zeros.
 fn length(text: &str) -> Option<u8> {
     let plain = text == "0" || !text.starts_with(['0', '+']);
     text.parse().ok().filter(|_| plain)

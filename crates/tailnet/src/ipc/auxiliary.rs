@@ -1,4 +1,4 @@
-//! The sockets beside the one of the data plane, by which a peer is met by chance ([`crate::paths`]).
+//! Auxiliary sockets of the data plane, for birthday probing ([`crate::paths`]).
 
 use std::net::SocketAddr;
 
@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::keys::NodePublic;
 
-/// One of the auxiliary sockets, which were opened together to meet a peer by chance.
+/// One of a group of auxiliary sockets, which were opened together for birthday probing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AuxiliarySocket {
-    /// The number of all of these.
+    /// The number of the group.
     pub number: u32,
-    /// Which of them.
+    /// The index in the group.
     pub index: u16,
 }
 
-/// AuxiliarySocket sockets to be opened.
+/// A request to open auxiliary sockets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenSockets {
-    /// Their number.
+    /// The number of the group.
     pub number: u32,
     /// The peer.
     pub peer: NodePublic,
-    /// Where it is. What comes from elsewhere is not taken.
+    /// The peer's endpoint. Datagrams from other sources are ignored.
     pub to: SocketAddr,
-    /// How many.
+    /// The number of sockets.
     pub count: u16,
-    /// How many routers what is sent may pass.
+    /// The TTL of the datagram.
     pub hops: u8,
-    /// What is sent by each.
+    /// The datagram that each socket sends.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! The line between the agent and the process that relays for peers ([`crate::peer_relay`]).
+//! Messages between the agent and the process that relays for peers ([`crate::peer_relay`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -8,43 +8,43 @@ use crate::{
     peer_relay::{AllocateError, Allocation},
 };
 
-/// From the agent to the relay.
+/// A message from the agent to the relay process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToRelayServer {
-    /// An agent begins. It is answered by [`FromRelayServer::Ready`].
+    /// An agent started. Answered by [`FromRelayServer::Ready`].
     Hello,
-    /// Make an endpoint. Answered by [`FromRelayServer::Allocated`].
+    /// Creates an endpoint. Answered by [`FromRelayServer::Allocated`].
     Allocate {
-        /// The number of the request.
+        /// The ID of the request.
         id: u32,
-        /// Who asks.
+        /// The requesting client.
         requested_by: DiscoPublic,
-        /// The two that are to use it.
+        /// The two clients of the endpoint.
         clients: [DiscoPublic; 2],
     },
-    /// Datagrams of STUN, for its socket.
+    /// STUN datagrams for the relay's socket.
     Datagrams(Vec<Outgoing>),
 }
 
-/// From the relay to the agent.
+/// A message from the relay process to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromRelayServer {
-    /// It relays.
+    /// The relay is ready.
     Ready {
-        /// Its key, another after each start.
+        /// Its key, which changes with each start.
         key: DiscoPublic,
         /// Its UDP port.
         port: u16,
     },
-    /// It cannot, for this reason, and ends.
+    /// The relay cannot start for this reason. The process exits.
     Failed(String),
-    /// The endpoint that was asked for.
+    /// The answer to [`ToRelayServer::Allocate`].
     Allocated {
-        /// The number of the request.
+        /// The ID of the request.
         id: u32,
-        /// It, or why there is none.
+        /// The endpoint.
         endpoint: Result<Allocation, AllocateError>,
     },
-    /// Datagrams of STUN that came to its socket.
+    /// STUN datagrams that the relay's socket received.
     Datagrams(Vec<Incoming>),
 }

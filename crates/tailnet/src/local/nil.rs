@@ -1,10 +1,10 @@
-//! Lists and maps that are `null` when they are empty, as Go writes one that was never made.
+//! Lists and maps that are `null` if they are empty, as Go writes nil.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A list or a map.
 pub trait Collection {
-    /// Whether nothing is in it.
+    /// Returns whether it is empty.
     fn is_empty(&self) -> bool;
 }
 
@@ -20,7 +20,7 @@ impl<K, V> Collection for std::collections::BTreeMap<K, V> {
     }
 }
 
-/// Writes `null` for an empty one.
+/// Writes an empty collection as `null`.
 pub fn serialize<T, S>(collection: &T, serializer: S) -> Result<S::Ok, S::Error>
 where
     T: Collection + Serialize,
@@ -33,7 +33,7 @@ where
     }
 }
 
-/// Reads `null` as an empty one.
+/// Reads `null` as an empty collection.
 pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Default + Deserialize<'de>,

@@ -9,36 +9,37 @@ use serde_json::Value;
 use super::State;
 use crate::{json::Json, keys::NodePublic};
 
-/// All that `tailscale status --json` shows.
+/// The output of `tailscale status --json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Status {
     /// The daemon's version.
     pub version: String,
-    /// Whether there is an interface.
+    /// Whether an interface exists.
     #[serde(rename = "TUN")]
     pub tun: bool,
-    /// How far the node has come.
+    /// The state of the node.
     #[serde(with = "state_name")]
     pub backend_state: State,
-    /// Whether a node key exists. `tailscale up` logs in where none does.
+    /// Whether a node key exists. If not, `tailscale up` logs in.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub have_node_key: bool,
-    /// The page to log in at, or empty.
+    /// The login URL, or empty.
     #[serde(rename = "AuthURL")]
     pub auth_url: String,
     /// This node's addresses.
     #[serde(rename = "TailscaleIPs", with = "super::nil")]
     pub tailscale_ips: Vec<IpAddr>,
-    /// This node. The command line needs one in every state.
+    /// This node. The `tailscale` command requires it in every state.
     #[serde(rename = "Self")]
     pub own: PeerStatus,
     /// The exit node in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_node_status: Option<ExitNodeStatus>,
-    /// What is wrong, a sentence each.
+    /// The problems, a sentence each.
     pub health: Vec<String>,
-    /// Why the last connection to the coordinator failed. Tailscale does not have this field.
+    /// The reason why the last connection to the coordinator failed. Tailscale does not have this
+    /// field.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub coordinator_problem: String,
     /// As in [`TailnetStatus`].
@@ -46,23 +47,23 @@ pub struct Status {
     pub magic_dns_suffix: String,
     /// The network.
     pub current_tailnet: Option<TailnetStatus>,
-    /// The port that the router forwards, which tailscale does not tell: by what, where, and for how
-    /// long.
+    /// The mapped port of the router: protocol, address and lifetime. Tailscale does not have this
+    /// field.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub port_mapping: Value,
-    /// Names that the coordinator helps to get certificates for.
+    /// The names for which the coordinator supports certificates.
     #[serde(with = "super::nil")]
     pub cert_domains: Vec<String>,
-    /// Records that the coordinator adds.
+    /// The extra DNS records of the coordinator.
     #[serde(with = "super::nil")]
     pub extra_records: Vec<DnsRecord>,
     /// The others.
     #[serde(with = "super::nil")]
     pub peer: BTreeMap<NodePublic, PeerStatus>,
-    /// Who owns nodes, by number.
+    /// The owners of nodes by ID.
     #[serde(with = "super::nil")]
     pub user: BTreeMap<i64, UserProfile>,
-    /// What the coordinator says of newer versions.
+    /// The coordinator's information about newer versions.
     pub client_version: Option<Value>,
 }
 
@@ -72,10 +73,10 @@ pub struct Status {
 pub struct TailnetStatus {
     /// Its name.
     pub name: String,
-    /// What names of nodes end with, without dots around it.
+    /// The MagicDNS suffix, without leading and trailing dots.
     #[serde(rename = "MagicDNSSuffix")]
     pub magic_dns_suffix: String,
-    /// Whether the network has MagicDNS.
+    /// Whether MagicDNS is enabled.
     #[serde(rename = "MagicDNSEnabled")]
     pub magic_dns_enabled: bool,
 }
@@ -84,10 +85,10 @@ pub struct TailnetStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ExitNodeStatus {
-    /// Its stable id.
+    /// The stable ID.
     #[serde(rename = "ID")]
     pub id: String,
-    /// Whether the coordinator sees it.
+    /// Whether it is connected to the coordinator.
     pub online: bool,
     /// Its addresses.
     #[serde(rename = "TailscaleIPs", with = "super::nil")]
@@ -100,7 +101,7 @@ pub struct ExitNodeStatus {
 pub struct DnsRecord {
     /// Its full name.
     pub name: String,
-    /// Empty for an address.
+    /// The type; empty for an address.
     #[serde(rename = "Type", skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// Its value.
@@ -114,10 +115,10 @@ pub struct UserProfile {
     /// The number.
     #[serde(rename = "ID", deserialize_with = "super::nil::deserialize")]
     pub id: i64,
-    /// Such as an address of mail.
+    /// For example an e-mail address.
     #[serde(deserialize_with = "super::nil::deserialize")]
     pub login_name: String,
-    /// Such as a person's name.
+    /// For example a person's name.
     #[serde(deserialize_with = "super::nil::deserialize")]
     pub display_name: String,
     /// A picture.
@@ -129,114 +130,114 @@ pub struct UserProfile {
     pub profile_pic_url: String,
 }
 
-/// A node, this one or another.
+/// This node or a peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PeerStatus {
     /// The stable id.
     #[serde(rename = "ID")]
     pub id: String,
-    /// The number in the map.
+    /// The ID in the map.
     #[serde(rename = "NodeID")]
     pub node_id: i64,
     /// The node key.
     pub public_key: NodePublic,
-    /// What the machine calls itself.
+    /// The hostname.
     pub host_name: String,
-    /// The full name, with a dot at its end.
+    /// The full name with the final dot.
     #[serde(rename = "DNSName")]
     pub dns_name: String,
-    /// The system, such as `linux`.
+    /// The operating system, such as `linux`.
     #[serde(rename = "OS")]
     pub os: String,
     /// The owner.
     #[serde(rename = "UserID")]
     pub user_id: i64,
-    /// Who shared it, where that is another, or 0.
+    /// The user who shared the node, or 0.
     #[serde(rename = "AltSharerUserID", skip_serializing_if = "is_zero")]
     pub alt_sharer_user_id: i64,
     /// The addresses.
     #[serde(rename = "TailscaleIPs", with = "super::nil")]
     pub tailscale_ips: Vec<IpAddr>,
-    /// What it may send from.
+    /// The allowed IPs.
     #[serde(rename = "AllowedIPs", skip_serializing_if = "Vec::is_empty")]
     pub allowed_ips: Vec<IpNet>,
     /// The tags.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// The subnets that go to it.
+    /// The subnets that are routed to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub primary_routes: Vec<IpNet>,
-    /// Where it may be reached; known for this node.
+    /// The endpoints; only for this node.
     #[serde(with = "super::nil")]
     pub addrs: Vec<String>,
-    /// The direct path's address, or empty.
+    /// The address of the direct path, or empty.
     pub cur_addr: String,
-    /// The code of the relays' region.
+    /// The code of the DERP region.
     pub relay: String,
-    /// The peer that relays.
+    /// The peer relay.
     pub peer_relay: String,
-    /// Bytes from it.
+    /// The number of received bytes.
     pub rx_bytes: u64,
-    /// Bytes to it.
+    /// The number of sent bytes.
     pub tx_bytes: u64,
-    /// When it was registered.
+    /// The time of the registration.
     pub created: Timestamp,
-    /// When something was last sent to it.
+    /// The time of the last sent packet.
     pub last_write: Timestamp,
-    /// When the coordinator last saw it, if it does not now.
+    /// The time of the last connection to the coordinator, if it is not connected now.
     pub last_seen: Timestamp,
-    /// When the last handshake was.
+    /// The time of the last handshake.
     pub last_handshake: Timestamp,
-    /// Whether the coordinator sees it.
+    /// Whether it is connected to the coordinator.
     pub online: bool,
     /// Whether it is the exit node in use.
     pub exit_node: bool,
-    /// Whether it may be one.
+    /// Whether it can be an exit node.
     pub exit_node_option: bool,
-    /// Whether something was sent to it within two minutes.
+    /// Whether a packet was sent to it within two minutes.
     pub active: bool,
     /// Its HTTP servers.
     #[serde(rename = "PeerAPIURL", with = "super::nil")]
     pub peer_api_url: Vec<String>,
-    /// Whether files can be sent to it; 0 is "unknown".
+    /// Whether it accepts files; 0 means unknown.
     pub taildrop_target: u8,
-    /// Why not.
+    /// The reason why it does not accept files.
     pub no_file_sharing_reason: String,
     /// The keys of [`Self::cap_map`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
-    /// What it may do (`tailcfg.NodeCapMap`).
+    /// The capabilities (`tailcfg.NodeCapMap`).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub cap_map: BTreeMap<String, Json>,
-    /// The keys of its SSH server.
+    /// The keys of the SSH server.
     #[serde(rename = "sshHostKeys", skip_serializing_if = "Vec::is_empty")]
     pub ssh_host_keys: Vec<String>,
-    /// Whether it is here only because a node is shared with its user.
+    /// Whether the node is visible only because another node is shared with its user.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sharee_node: bool,
-    /// Whether the map has it.
+    /// Whether the map contains it.
     pub in_network_map: bool,
-    /// Whether paths to it are looked for.
+    /// Whether the path selection contains it.
     pub in_magic_sock: bool,
-    /// Whether WireGuard knows it.
+    /// Whether the data plane contains it.
     pub in_engine: bool,
-    /// Whether its key has expired.
+    /// Whether the node key expired.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub expired: bool,
-    /// When its key does.
+    /// The time when the node key expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_expiry: Option<Timestamp>,
-    /// When the secret of its session against quantum computers was agreed on, if there is one. A field of
-    /// linerate's.
+    /// The time when the post-quantum secret of the session was agreed on. Tailscale does not have
+    /// this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_quantum: Option<Timestamp>,
-    /// Where it is (`tailcfg.Location`).
+    /// The location (`tailcfg.Location`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<Value>,
 }
 
-/// A time as RFC 3339 writes it, which is how the map has it. None at all is the year 1, Go's zero.
+/// A time in the format of RFC 3339. An absent time is the year 1, Go's zero.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub String);
@@ -248,7 +249,7 @@ impl Default for Timestamp {
 }
 
 impl Timestamp {
-    /// So many seconds after 1970 began.
+    /// Creates the time from the seconds since 1970.
     pub fn from_unix(seconds: u64) -> Self {
         let (days, second) = (seconds / 86400, seconds % 86400);
         let (year, month, day) = civil(days);
@@ -257,8 +258,8 @@ impl Timestamp {
     }
 }
 
-/// The date so many days after 1970-01-01, by eras of 400 years that begin in March, so that a
-/// leap day is the last day of its year (Hinnant, chrono-compatible low-level date algorithms).
+/// Returns the date of a number of days after 1970-01-01. Eras of 400 years begin in March, so that
+/// a leap day is the last day of its year (Hinnant, chrono-compatible low-level date algorithms).
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
@@ -281,7 +282,7 @@ mod state_name {
         to.collect_str(state)
     }
 
-    /// A name that is not known is no state.
+    /// An unknown name is read as `NoState`.
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<State, D::Error> {
         let name = String::deserialize(from)?;
         let known = State::ALL.into_iter().find(|state| state.to_string() == name);

@@ -268,7 +268,8 @@ fn of_too_many_peers_those_that_are_known_stay() {
     assert!(map.peer(&key(2)).is_some() && map.peer(&key(3)).is_some());
 }
 
-/// With this number of empty tags, 24 bytes each for 3 bytes of text.
+/// Returns a peer with this number of empty tags. Each takes 24 bytes of memory for 3 bytes of
+/// text.
 fn heavy(id: u8, tags: usize) -> Value {
     let mut node = node(id);
     node["Tags"] = json!(vec![""; tags]);
@@ -286,7 +287,7 @@ fn peers_for_which_there_is_no_room_are_left_out_and_known_ones_stay_as_they_wer
     assert_eq!((map.peers().len(), changes.bad.len()), (usize::from(room), 1));
     assert!(map.cost <= MOST_OF_PEERS && changes.settings);
 
-    // A known peer may grow a little, and not without end.
+    // An existing peer may grow within the limits.
     let patch = json!([{ "NodeID": 1, "Endpoints": ["192.0.2.1:7"] }]);
     let changes = apply(&mut map, json!({ "PeersChangedPatch": patch }));
     assert_eq!((map.peer(&key(1)).unwrap().endpoints.len(), changes.bad), (1, vec![]));
@@ -295,7 +296,7 @@ fn peers_for_which_there_is_no_room_are_left_out_and_known_ones_stay_as_they_wer
     assert_eq!((map.peers().len(), changes.bad.len()), (usize::from(room), 1));
     assert!(map.peers().any(|peer| peer.tags.len() == TAGS), "it stays as it was");
 
-    // The whole list fits: some of its peers are gone and others grow.
+    // The complete list fits: some peers are removed while others grow.
     let half: Vec<Value> = (1..=room / 2).map(|id| heavy(id, TAGS + 50_000)).collect();
     let changes = apply(&mut map, json!({ "Peers": half }));
     assert_eq!((map.peers().len(), changes.bad), (usize::from(room / 2), vec![]));

@@ -1,4 +1,4 @@
-//! Nodes, and who owns them.
+//! Nodes and their owners.
 
 use std::{
     collections::BTreeMap,
@@ -13,158 +13,158 @@ use super::{Json, Record, nil};
 use crate::keys::{DiscoPublic, MachinePublic, NodePublic};
 pub use crate::local::UserProfile;
 
-/// What a node may do, and its parameters.
+/// Capabilities with their parameters.
 pub type CapMap = BTreeMap<String, Json>;
 
 /// A node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Node {
-    /// Its number.
+    /// The number.
     #[serde(rename = "ID", deserialize_with = "nil::deserialize")]
     pub id: i64,
-    /// Its name for other services.
+    /// The stable ID.
     #[serde(rename = "StableID", deserialize_with = "nil::deserialize")]
     pub stable_id: String,
-    /// Its full name, with a dot at its end.
+    /// The full name with the final dot.
     #[serde(deserialize_with = "nil::deserialize")]
     pub name: String,
-    /// Its owner.
+    /// The owner.
     #[serde(deserialize_with = "nil::deserialize")]
     pub user: i64,
-    /// Its key.
+    /// The node key.
     #[serde(deserialize_with = "nil::deserialize")]
     pub key: NodePublic,
-    /// When that expires; Go's zero time if never.
+    /// The expiry of the key; Go's zero time if it never expires.
     pub key_expiry: Option<String>,
-    /// The signature of its key by tailnet lock, in base64.
+    /// The tailnet-lock signature of the key, in base64.
     #[serde(deserialize_with = "nil::deserialize")]
     pub key_signature: String,
-    /// The key of its machine.
+    /// The machine key.
     #[serde(deserialize_with = "nil::deserialize")]
     pub machine: MachinePublic,
-    /// The key of its disco messages.
+    /// The key for disco messages.
     #[serde(deserialize_with = "nil::deserialize")]
     pub disco_key: DiscoPublic,
-    /// Its addresses.
+    /// The addresses in the network.
     #[serde(with = "nil")]
     pub addresses: Vec<IpNet>,
-    /// The networks that it may send from; absent means its addresses.
+    /// The allowed source networks; absent means the addresses.
     #[serde(rename = "AllowedIPs")]
     pub allowed_ips: Option<Vec<IpNet>>,
-    /// Where it may be reached. What names a link of its own machine is left out.
+    /// The endpoints. Unreadable ones, such as those with an interface name, are left out.
     #[serde(serialize_with = "nil::serialize", deserialize_with = "readable")]
     pub endpoints: Vec<SocketAddr>,
-    /// The region of its home, as it was said before.
+    /// The region of the home relay in the old format.
     #[serde(rename = "DERP", deserialize_with = "nil::deserialize")]
     pub legacy_derp: String,
-    /// The region of its home.
+    /// The region of the home relay.
     #[serde(rename = "HomeDERP", deserialize_with = "nil::deserialize")]
     pub home_derp: u16,
-    /// What it says of itself.
+    /// The node's own description.
     #[serde(deserialize_with = "nil::deserialize")]
     pub hostinfo: Hostinfo,
-    /// When it was registered.
+    /// The time of the registration.
     pub created: Option<String>,
-    /// What it speaks.
+    /// The capability version.
     #[serde(deserialize_with = "nil::deserialize")]
     pub cap: u32,
     /// Its tags.
     #[serde(with = "nil")]
     pub tags: Vec<String>,
-    /// The networks that go to it, of those that several advertise.
+    /// The subnets that are routed to it, of those that several nodes advertise.
     #[serde(with = "nil")]
     pub primary_routes: Vec<IpNet>,
-    /// When it was last connected.
+    /// The time of its last connection.
     pub last_seen: Option<String>,
-    /// Whether it is connected, if that is known.
+    /// Whether it is connected, if known.
     pub online: Option<bool>,
-    /// Whether it was approved.
+    /// Whether an administrator approved it.
     #[serde(deserialize_with = "nil::deserialize")]
     pub machine_authorized: bool,
-    /// What it may do, as it was said before.
+    /// The capabilities in the old format.
     #[serde(with = "nil")]
     pub capabilities: Vec<String>,
-    /// What it may do.
+    /// The capabilities.
     #[serde(with = "nil")]
     pub cap_map: CapMap,
-    /// Whether it may only be spoken to by its HTTP server.
+    /// Whether its key is unsigned and only its HTTP server may be used.
     #[serde(rename = "UnsignedPeerAPIOnly", deserialize_with = "nil::deserialize")]
     pub unsigned_peer_api_only: bool,
-    /// Its first name.
+    /// The first label of its name.
     #[serde(deserialize_with = "nil::deserialize")]
     pub computed_name: String,
-    /// Whether its key has expired, in the coordinator's opinion.
+    /// Whether the coordinator considers the key expired.
     #[serde(deserialize_with = "nil::deserialize")]
     pub expired: bool,
-    /// What an exit node has as its address, for one that speaks WireGuard alone.
+    /// The IPv4 address that this WireGuard-only exit node expects as source.
     #[serde(rename = "SelfNodeV4MasqAddrForThisPeer")]
     pub masquerade_v4: Option<IpAddr>,
-    /// The same of IPv6.
+    /// The IPv6 address that this WireGuard-only exit node expects as source.
     #[serde(rename = "SelfNodeV6MasqAddrForThisPeer")]
     pub masquerade_v6: Option<IpAddr>,
-    /// Whether it speaks WireGuard alone.
+    /// Whether it supports only WireGuard.
     #[serde(deserialize_with = "nil::deserialize")]
     pub is_wire_guard_only: bool,
-    /// Whether it may not begin anything here.
+    /// Whether it may not start connections to this node.
     #[serde(deserialize_with = "nil::deserialize")]
     pub is_jailed: bool,
 }
 
-/// What a node says of itself, as far as others are concerned.
+/// A node's description of itself, as other nodes receive it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Hostinfo {
-    /// Its system.
+    /// The operating system.
     #[serde(rename = "OS", deserialize_with = "nil::deserialize")]
     pub os: String,
-    /// Its name.
+    /// The hostname.
     #[serde(deserialize_with = "nil::deserialize")]
     pub hostname: String,
-    /// The networks that it advertises.
+    /// The advertised networks.
     #[serde(rename = "RoutableIPs", with = "nil")]
     pub routable_ips: Vec<IpNet>,
 }
 
-/// Parts of a peer that changed.
+/// A change of parts of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PeerChange {
     /// Whose.
     #[serde(rename = "NodeID", deserialize_with = "nil::deserialize")]
     pub node_id: i64,
-    /// The region of its home; 0 means unchanged.
+    /// The region of the home relay; 0 means unchanged.
     #[serde(rename = "DERPRegion", deserialize_with = "nil::deserialize")]
     pub derp_region: u16,
-    /// What it speaks; 0 means unchanged.
+    /// The capability version; 0 means unchanged.
     #[serde(deserialize_with = "nil::deserialize")]
     pub cap: u32,
-    /// What it may do.
+    /// The capabilities.
     pub cap_map: Option<CapMap>,
-    /// Where it may be reached.
+    /// The endpoints.
     #[serde(deserialize_with = "some_readable")]
     pub endpoints: Option<Vec<SocketAddr>>,
-    /// Its key.
+    /// The node key.
     pub key: Option<NodePublic>,
-    /// The signature of its key.
+    /// The tailnet-lock signature of the key.
     pub key_signature: Option<String>,
-    /// The key of its disco messages.
+    /// The key for disco messages.
     pub disco_key: Option<DiscoPublic>,
     /// Whether it is connected.
     pub online: Option<bool>,
-    /// When it was last connected.
+    /// The time of its last connection.
     pub last_seen: Option<String>,
-    /// When its key expires.
+    /// The expiry of the key.
     pub key_expiry: Option<String>,
-    /// What it may do, as it was said before.
+    /// The capabilities in the old format.
     pub capabilities: Option<Vec<String>>,
 }
 
 impl Record for Node {
-    /// A router names its networks three times: 30,000 of IPv4 fit.
+    /// A router lists its networks three times. 30,000 IPv4 networks fit.
     const LONGEST: usize = 2 << 20;
 
-    /// A peer without one of these could not be reached or be told from another.
+    /// Without these values a peer could not be reached or identified.
     fn check(&self) -> Result<(), &'static str> {
         match self {
             _ if self.id == 0 => Err("it has no number"),
@@ -187,20 +187,19 @@ impl Record for PeerChange {
 }
 
 impl Record for UserProfile {
-    /// A picture may be in its address.
+    /// The URL may contain the picture.
     const LONGEST: usize = 64 << 10;
 }
 
 impl Node {
-    /// The region of its home, where it has one.
+    /// Returns the region of the home relay, if it has one.
     pub fn home(&self) -> Option<u16> {
-        // `127.3.3.40:` and the number.
+        // `127.3.3.40:` and the number of the region.
         let legacy = || self.legacy_derp.rsplit_once(':')?.1.parse().ok();
         Some(self.home_derp).filter(|home| *home != 0).or_else(legacy).filter(|home| *home != 0)
     }
 
-    /// The same without what others say already, and without room to spare: a large network has
-    /// many.
+    /// Removes redundant values and spare capacity, because large networks have many nodes.
     pub fn compacted(mut self) -> Self {
         if let Some(home) = self.home() {
             self.home_derp = home;
@@ -217,31 +216,32 @@ impl Node {
         self
     }
 
-    /// The networks that it may send from.
+    /// Returns the allowed source networks.
     pub fn allowed_ips(&self) -> &[IpNet] {
         self.allowed_ips.as_deref().unwrap_or(&self.addresses)
     }
 
-    /// Whether it has a capability.
+    /// Returns whether the node has a capability.
     pub fn has_capability(&self, capability: &str) -> bool {
         self.cap_map.contains_key(capability)
             || self.capabilities.iter().any(|own| own == capability)
     }
 
-    /// Whether it can be an exit node.
+    /// Returns whether the node can be an exit node.
     pub fn is_exit(&self) -> bool {
         let defaults = self.allowed_ips().iter().filter(|net| net.prefix_len() == 0);
         let (v4, v6): (Vec<&IpNet>, Vec<&IpNet>) = defaults.partition(|net| net.addr().is_ipv4());
         !v4.is_empty() && !v6.is_empty()
     }
 
-    /// Whether its key has expired, at this time since 1970.
+    /// Returns whether the key is expired at a time since 1970.
     pub fn has_expired(&self, now: Duration) -> bool {
         self.expired || self.key_expiry.as_deref().and_then(parse_time).is_some_and(|at| at <= now)
     }
 }
 
-/// A time as Go writes it (RFC 3339), since 1970; `None` for Go's zero time, and for what is none.
+/// Parses a time in Go's format (RFC 3339) as the time since 1970; `None` for Go's zero time and
+/// for invalid text.
 pub fn parse_time(text: &str) -> Option<Duration> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u32>().ok();
     let marks = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
@@ -263,13 +263,14 @@ pub fn parse_time(text: &str) -> Option<Duration> {
     u64::try_from(local - offset(zone)?).ok().map(Duration::from_secs)
 }
 
-/// A time since 1970 as Go writes it, to the millisecond. Times beyond the year 9999 are its end.
+/// Formats a time since 1970 in Go's format with milliseconds. Times after the year 9999 are
+/// replaced by its end.
 pub fn format_time(since_1970: Duration) -> String {
     /// 9999-12-31T23:59:59Z.
     const LAST: u64 = 253_402_300_799;
     let seconds = since_1970.as_secs().min(LAST);
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // The inverse of `parse_time`, by the same source.
+    // The inverse of `parse_time`, from the same source.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -286,7 +287,7 @@ pub fn format_time(since_1970: Duration) -> String {
     }
 }
 
-/// Seconds that a zone is before UTC.
+/// Returns the offset of a time zone in seconds east of UTC.
 fn offset(zone: &str) -> Option<i64> {
     let Some((sign, rest)) = zone.split_at_checked(1).filter(|_| zone != "Z") else {
         return (zone == "Z").then_some(0);

@@ -1,4 +1,4 @@
-//! Lists of records, of which one may be bad without the others being lost.
+//! Lists of records. A bad record does not affect the others.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// Records that were not read yet: the text of a list. They are read one at a time, as each can take
-/// much more memory than its text.
+/// A list of unparsed records. They are parsed one at a time, because each can take much more
+/// memory than its text.
 #[derive(Clone, Debug, Default)]
 pub struct Records(Option<Box<RawValue>>);
 
-/// What a list consists of.
+/// An item of a list.
 pub trait Record: DeserializeOwned {
-    /// The longest text of one, in bytes.
+    /// The longest text of a record, in bytes.
     const LONGEST: usize;
 
-    /// Checks that the record makes sense.
+    /// Checks the values of a record.
     ///
     /// # Errors
-    /// The reason why it does not.
+    /// The reason why they are not valid.
     fn check(&self) -> Result<(), &'static str> {
         Ok(())
     }
@@ -31,14 +31,14 @@ impl Record for i64 {
     const LONGEST: usize = 20;
 }
 
-/// A record that was passed over.
+/// An ignored record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRecord {
-    /// What it should have been.
+    /// The expected type of the record.
     pub kind: &'static str,
-    /// Which: the name that it gives itself, or its number in the list.
+    /// The name in the record, or its index in the list.
     pub which: String,
-    /// Why it cannot be read.
+    /// The reason why it was ignored.
     pub why: String,
 }
 
@@ -49,12 +49,12 @@ impl fmt::Display for BadRecord {
     }
 }
 
-/// The most that are told; the others are passed over too.
+/// The maximum number of reported records. All bad records are ignored.
 const MAX_REPORTED: usize = 32;
-/// The longest text of each part, in bytes: a reason may quote what it refuses.
+/// The longest text of each field, in bytes: a reason may quote the value.
 const LONGEST: usize = 200;
 
-/// Takes note of one.
+/// Adds a record to the list.
 pub(super) fn note(
     bad: &mut Vec<BadRecord>,
     kind: &'static str,
@@ -66,12 +66,12 @@ pub(super) fn note(
     }
 }
 
-/// Its beginning.
+/// Returns the beginning of a text.
 pub(super) fn short(text: &str) -> String {
     text[..text.floor_char_boundary(LONGEST)].to_owned()
 }
 
-/// Reads a text of at most this length in bytes.
+/// Parses a text of at most `most` bytes.
 pub(super) fn read<T: DeserializeOwned>(text: &RawValue, most: usize) -> serde_json::Result<T> {
     let length = text.get().len();
     if length > most {
@@ -134,10 +134,10 @@ impl PartialEq for Records {
 }
 
 impl Records {
-    /// Those of a list.
+    /// Creates the list from its text.
     ///
     /// # Errors
-    /// It is not a list.
+    /// The text is not a list.
     pub(super) fn new(list: &RawValue) -> serde_json::Result<Self> {
         match list.get() {
             text if !text.starts_with('[') => Err(de::Error::custom("it is no list")),
@@ -146,7 +146,7 @@ impl Records {
         }
     }
 
-    /// Reads each, and hands over those that can be read. The others go to `bad`.
+    /// Parses the records, and calls `handle` with each. Unreadable ones are added to `bad`.
     pub fn for_each<T: Record>(
         &self,
         kind: &'static str,
@@ -169,13 +169,13 @@ impl Records {
         debug_assert!(whole.is_ok(), "`new` takes lists alone");
     }
 
-    /// Whether there are none.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 }
 
-/// The name that a record gives itself, or its number in the list.
+/// Returns the name in a record, or its index in the list.
 fn name(record: &RawValue, number: usize) -> String {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "PascalCase", default)]

@@ -9,43 +9,43 @@ use serde::{Deserialize, Serialize};
 
 use super::nil;
 
-/// All relays, by region.
+/// All relays by region.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DerpMap {
-    /// How the home is chosen; absent means unchanged.
+    /// The parameters of the home selection; absent means unchanged.
     pub home_params: Option<HomeParams>,
-    /// The regions; absent means unchanged. A region that is `null` is gone.
+    /// The regions; absent means unchanged. A region that is `null` was removed.
     pub regions: Option<BTreeMap<u16, Option<DerpRegion>>>,
-    /// Whether Tailscale's own are left out.
+    /// Whether Tailscale's relays are omitted.
     pub omit_default_regions: bool,
 }
 
-/// How the home is chosen.
+/// The parameters of the home selection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HomeParams {
-    /// What a region's latency is multiplied by.
+    /// The factor for the latency of each region.
     #[serde(with = "nil")]
     pub region_score: BTreeMap<u16, f64>,
 }
 
-/// Relays that know each other's clients.
+/// A region of relays that share their lists of clients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DerpRegion {
-    /// Its number.
+    /// The ID.
     #[serde(rename = "RegionID")]
     pub region_id: u16,
-    /// Its short name.
+    /// The short name.
     pub region_code: String,
-    /// Its name.
+    /// The name.
     pub region_name: String,
-    /// Whether it is nobody's home.
+    /// Whether the region must not be selected as home.
     pub avoid: bool,
-    /// Whether it is not measured either.
+    /// Whether the region must not be selected or measured.
     pub no_measure_no_home: bool,
-    /// Its relays, in the order in which they are tried.
+    /// The relays in the order of connection attempts.
     #[serde(with = "nil")]
     pub nodes: Vec<DerpNode>,
 }
@@ -54,53 +54,53 @@ pub struct DerpRegion {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DerpNode {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its region.
+    /// The ID of the region.
     #[serde(rename = "RegionID")]
     pub region_id: u16,
-    /// The name of its host.
+    /// The hostname.
     pub host_name: String,
-    /// What its certificate is for, where that is another name; `sha256-raw:` and a hash for one
-    /// that it signed itself.
+    /// The name in the certificate, if it differs from the hostname; `sha256-raw:` and a hash for a
+    /// self-signed certificate.
     pub cert_name: String,
-    /// Its address; `none` if it has none.
+    /// The IPv4 address; `none` to disable IPv4.
     #[serde(rename = "IPv4")]
     pub ipv4: String,
-    /// Its address; `none` if it has none.
+    /// The IPv6 address; `none` to disable IPv6.
     #[serde(rename = "IPv6")]
     pub ipv6: String,
-    /// The port of STUN: 0 is 3478, and -1 none.
+    /// The STUN port: 0 is 3478, and -1 disables STUN.
     #[serde(rename = "STUNPort")]
     pub stun_port: i32,
-    /// Whether it has nothing but STUN.
+    /// Whether it only supports STUN.
     #[serde(rename = "STUNOnly")]
     pub stun_only: bool,
-    /// The port of relaying: 0 is 443.
+    /// The port of the relay: 0 is 443.
     #[serde(rename = "DERPPort")]
     pub derp_port: u16,
     /// Whether its certificate is not checked.
     pub insecure_for_tests: bool,
-    /// Another address for STUN, of tests.
+    /// The address of STUN in tests.
     #[serde(rename = "STUNTestIP")]
     pub stun_test_ip: String,
-    /// Whether it also answers at port 80.
+    /// Whether it also listens on port 80.
     #[serde(rename = "CanPort80")]
     pub can_port80: bool,
 }
 
 impl DerpNode {
-    /// Where it is in IPv4.
+    /// Returns the IPv4 address.
     pub fn ipv4(&self) -> RelayAddress<Ipv4Addr> {
         RelayAddress::read(&self.ipv4)
     }
 
-    /// Where it is in IPv6.
+    /// Returns the IPv6 address.
     pub fn ipv6(&self) -> RelayAddress<Ipv6Addr> {
         RelayAddress::read(&self.ipv6)
     }
 
-    /// The port of STUN, where it has any.
+    /// Returns the STUN port, if STUN is enabled.
     pub fn stun_port(&self) -> Option<u16> {
         match self.stun_port {
             0 => Some(3478),
@@ -108,31 +108,31 @@ impl DerpNode {
         }
     }
 
-    /// The port of relaying.
+    /// Returns the port of the relay.
     pub fn derp_port(&self) -> u16 {
         if self.derp_port == 0 { 443 } else { self.derp_port }
     }
 
-    /// Addresses that are said, so that no name has to be asked for.
+    /// Returns the addresses in the map, which need no DNS query.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         let v4 = self.ipv4().address().map(IpAddr::V4);
         v4.into_iter().chain(self.ipv6().address().map(IpAddr::V6))
     }
 }
 
-/// Where a relay is, in one family.
+/// The address of a relay in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayAddress<A> {
     /// There.
     At(A),
-    /// Where its name says.
+    /// The addresses of its hostname.
     ByName,
-    /// Nowhere: its name must not be asked for either.
+    /// None: its hostname must not be resolved either.
     Nowhere,
 }
 
 impl<A: std::str::FromStr> RelayAddress<A> {
-    /// Anything that is not empty and no address switches the family off (`tailcfg/derpmap.go`).
+    /// A text that is neither empty nor an address disables the family (`tailcfg/derpmap.go`).
     fn read(text: &str) -> Self {
         match text {
             "" => Self::ByName,
@@ -142,7 +142,7 @@ impl<A: std::str::FromStr> RelayAddress<A> {
 }
 
 impl<A> RelayAddress<A> {
-    /// The address, if it was said.
+    /// Returns the address, if the map contains it.
     pub fn address(self) -> Option<A> {
         match self {
             Self::At(address) => Some(address),

@@ -1,7 +1,9 @@
-//! Reading a response, each field for itself: one that cannot be read costs no other.
+//! Parsing of responses, with each field parsed separately. An unreadable field does not affect the
+//! others.
 //!
-//! Nothing is read into a tree of values, and no field can take more memory than a few times the
-//! longest frame: a field has a longest text, and lists of records are read later, one at a time.
+//! Nothing is parsed into a tree of values. The memory of a field is limited to a few times the
+//! longest frame, because the length of each text is limited, and records of lists are parsed
+//! later, one at a time.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +17,21 @@ use super::{
 
 /// The longest text of a short field, in bytes.
 const SHORT: usize = 4 << 10;
-/// The same of this node.
+/// The longest text of this node.
 const NODE: usize = 1 << 20;
-/// The same of the relays.
+/// The longest text of the relays.
 const RELAYS: usize = 256 << 10;
-/// The same of the DNS settings, which may have thousands of records.
+/// The longest text of the DNS settings, which may contain thousands of records.
 const DNS: usize = 1 << 20;
-/// The same of the connected peers of a large network.
+/// The longest text of the connection states of peers.
 const PRESENCE: usize = 2 << 20;
-/// The same of health messages.
+/// The longest text of health messages.
 const HEALTH: usize = 64 << 10;
-/// The most names in an object, and the longest name.
+/// The maximum number of names in an object, and the longest name.
 const NAMES: usize = 1000;
 const NAME: usize = 256;
 
-/// The fields' texts, in place.
+/// The unparsed fields of a response.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Texts<'a> {
@@ -60,7 +62,7 @@ struct Texts<'a> {
 }
 
 impl MapResponse {
-    /// Reads a frame. As in Go, `null` is as good as none.
+    /// Parses a frame. As in Go, `null` means absent.
     ///
     /// # Errors
     /// It is not a JSON object.
@@ -110,7 +112,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// What was read, unless it could not be.
+    /// Returns the value, or reports the error.
     fn taken<T>(
         &mut self,
         field: &'static str,
@@ -120,7 +122,7 @@ impl Reader {
         read.map_err(|error| note(&mut self.bad, field, short(which), &error)).ok()
     }
 
-    /// Reads a field with a text of at most this length in bytes.
+    /// Parses a field of at most `most` bytes.
     fn read<T: DeserializeOwned>(
         &mut self,
         field: &'static str,
@@ -135,7 +137,8 @@ impl Reader {
         self.taken(field, "", Records::new(text?))
     }
 
-    /// Each value of an object. A `null` is passed on, and an unreadable value is left out.
+    /// Parses each value of an object. A `null` becomes `None`, and an unreadable value is left
+    /// out.
     fn by_name<T>(
         &mut self,
         field: &'static str,
@@ -156,7 +159,7 @@ impl Reader {
         self.taken(field, "", whole).map(|()| values)
     }
 
-    /// The relays, each region for itself.
+    /// Parses the relays, each region separately.
     fn relays(&mut self, field: &'static str, text: Option<&RawValue>) -> Option<DerpMap> {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "PascalCase", default)]
@@ -249,7 +252,7 @@ mod tests {
         assert!(MapResponse::read(b"7").is_err());
     }
 
-    /// A peer with these fields.
+    /// Returns a peer with these fields.
     fn peer(fields: &Value) -> Map<String, Value> {
         let addresses = json!(["100.64.0.1/32"]);
         let mut peer = json!({"ID": 1, "Key": NodePublic([1; 32]), "Addresses": addresses});
@@ -290,7 +293,7 @@ mod tests {
         nulls.insert("CapMap".into(), json!({"x": null}));
         let node: Node = serde_json::from_value(nulls.clone().into()).unwrap();
         assert_eq!((node.id, node.addresses), (0, vec![]));
-        // A peer needs these three.
+        // A peer must have these three.
         nulls.extend(peer(&json!({})));
         let (nodes, bad) = nodes(&json!([nulls]));
         assert_eq!(bad, []);

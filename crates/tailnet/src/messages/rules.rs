@@ -13,16 +13,16 @@ pub struct FilterRule {
     /// `*`, addresses, networks, ranges, or `cap:` and a capability.
     #[serde(rename = "SrcIPs", with = "nil")]
     pub sources: Vec<String>,
-    /// The lengths of the sources' networks, as it was said before there were networks.
+    /// The prefix lengths of the sources, in the old format.
     #[serde(rename = "SrcBits", with = "nil")]
     pub source_bits: Vec<i32>,
-    /// To where.
+    /// The destinations.
     #[serde(rename = "DstPorts", with = "nil")]
     pub destinations: Vec<Destination>,
     /// IP protocols; empty for TCP, UDP and ICMP.
     #[serde(rename = "IPProto", with = "nil")]
     pub protocols: Vec<i32>,
-    /// What sources may do at destinations, beside sending packets.
+    /// The capabilities of the sources at the destinations.
     #[serde(rename = "CapGrant", with = "nil")]
     pub grants: Vec<CapGrant>,
 }
@@ -32,14 +32,14 @@ impl Record for FilterRule {
     const LONGEST: usize = 4 << 20;
 }
 
-/// Addresses, and ports of theirs.
+/// Addresses with ports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Destination {
-    /// As a source.
+    /// The same forms as for a source.
     #[serde(rename = "IP", deserialize_with = "nil::deserialize")]
     pub addresses: String,
-    /// The length of the network, as it was said before there were networks.
+    /// The prefix length, in the old format.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits: Option<i32>,
     /// The ports.
@@ -47,7 +47,7 @@ pub struct Destination {
     pub ports: PortRange,
 }
 
-/// Ports from a first to a last, both in it.
+/// An inclusive range of ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PortRange {
@@ -59,17 +59,17 @@ pub struct PortRange {
     pub last: u16,
 }
 
-/// What sources may do at destinations.
+/// The capabilities of sources at destinations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct CapGrant {
-    /// The destinations, networks.
+    /// The destination networks.
     #[serde(rename = "Dsts", with = "nil")]
     pub destinations: Vec<String>,
     /// The capabilities.
     #[serde(with = "nil")]
     pub caps: Vec<String>,
-    /// The capabilities, with their values.
+    /// The capabilities with their values.
     #[serde(with = "nil")]
     pub cap_map: BTreeMap<String, Json>,
 }

@@ -1,20 +1,20 @@
-//! What records cost in memory, so that a map has a bound in bytes.
+//! Memory usage of records, by which the size of a map is limited.
 
 use std::collections::BTreeMap;
 
 use super::{CapGrant, Destination, FilterRule, Hostinfo, Json, Node, UserProfile};
 
-/// The slots of a node of a [`BTreeMap`], and the fewest of them that have an entry.
+/// The number of slots in a node of a [`BTreeMap`], and the minimum number of entries.
 const SLOTS: (usize, usize) = (11, 5);
 
-/// What a record costs.
+/// A value with a memory usage.
 pub(crate) trait Weight {
-    /// Bytes on the heap that belong to it alone.
+    /// Returns the number of bytes that it owns on the heap.
     fn heap(&self) -> usize;
 }
 
-/// The memory that the allocator takes for a block of this size: with its header, a multiple of 16, at least 32
-/// (glibc `malloc/malloc.c`, `MINSIZE`).
+/// Returns the memory of an allocated block: with its header a multiple of 16, at least 32 (glibc
+/// `malloc/malloc.c`, `MINSIZE`).
 pub(crate) const fn block(bytes: usize) -> usize {
     if bytes == 0 {
         return 0;
@@ -56,7 +56,7 @@ impl<V: Weight> Weight for BTreeMap<String, V> {
     }
 }
 
-/// Of items without heap memory.
+/// Returns the memory of a list whose items own no memory on the heap.
 fn flat<T>(items: &Vec<T>) -> usize {
     block(items.capacity() * size_of::<T>())
 }

@@ -1,5 +1,5 @@
-//! What kind of NAT is before this machine, in the words of RFC 4787: by where others saw it, and by
-//! whether it reaches itself there.
+//! The type of NAT in the terms of RFC 4787, from the addresses that others observed and from the
+//! hairpin test.
 
 use std::{collections::VecDeque, fmt, net::SocketAddr};
 
@@ -9,52 +9,53 @@ use super::{ReflexiveAddress, Report};
 use crate::paths::PublicEndpoint;
 use crate::stun::{self, REQUEST_LEN, TxId};
 
-/// What peers said that is kept.
+/// The maximum number of stored observations by peers.
 const PEERS: usize = 8;
 
-/// A NAT before this machine, or none, as far as is known of IPv4.
+/// The IPv4 NAT of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nat {
-    /// How it maps.
+    /// The mapping behavior.
     pub mapping: Mapping,
-    /// Whether the port outside is that of here.
+    /// Whether the public port is equal to the local port.
     pub port_preserved: bool,
-    /// Whether this machine reaches itself by its address outside.
+    /// Whether this machine reaches itself at its public address.
     pub hairpin: Option<bool>,
 }
 
-/// Which port the others see.
+/// The mapping behavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
     /// There is no NAT.
     None,
-    /// All see the same: whom this machine calls knows where to answer.
+    /// The same for all destinations: everyone can use the observed port.
     EndpointIndependent,
-    /// Each sees another, so that nobody can be told where this machine is.
+    /// Different for each destination: the observed ports are of no use to others.
     EndpointDependent,
-    /// One alone has said where it sees this machine.
+    /// Only one observation exists.
     Unknown,
 }
 
-/// Where peers saw this machine: of a network with one server for STUN they are the second answer.
+/// The addresses of this machine that peers observed. In a network with one STUN server they are
+/// the second observation.
 #[derive(Clone, Debug, Default)]
 pub struct PeerReports(VecDeque<ReflexiveAddress>);
 
 impl PeerReports {
-    /// A peer said where it sees this machine.
+    /// Adds the observation of a peer.
     pub fn note(&mut self, seen: ReflexiveAddress) {
         self.0.retain(|other| other.server != seen.server);
         self.0.truncate(PEERS - 1);
         self.0.push_front(seen);
     }
 
-    /// The network is another.
+    /// Removes all observations, after the network changed.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// A request to ourselves, by where we are seen.
+/// A request to this machine's own public address.
 #[derive(Debug, Default)]
 pub struct Hairpin {
     to: Option<SocketAddr>,
@@ -63,7 +64,7 @@ pub struct Hairpin {
 }
 
 impl Hairpin {
-    /// A server sees us there. The first counts.
+    /// Sets the public address. The first one is used.
     pub fn want(&mut self, own: SocketAddr) {
         self.to.get_or_insert(own);
     }
@@ -80,7 +81,7 @@ impl Hairpin {
         Some((to, request))
     }
 
-    /// Whether a datagram is that request.
+    /// Returns whether a datagram is the request.
     pub fn handle(&mut self, datagram: &[u8]) -> bool {
         let is_ours = self.sent.is_some_and(|request| request == datagram);
         self.came |= is_ours;
@@ -93,7 +94,7 @@ impl Hairpin {
 }
 
 impl Report {
-    /// The NAT before a machine with these addresses, if anybody outside has seen it.
+    /// Returns the NAT of a machine with these local addresses; `None` without an observation.
     pub fn nat(
         &self,
         local: &[SocketAddr],
@@ -102,7 +103,7 @@ impl Report {
     ) -> Option<Nat> {
         let is_v4 = |seen: &&ReflexiveAddress| seen.own.is_ipv4();
         let first = self.reflexive_addresses.iter().find(is_v4)?;
-        // Peers in this machine's own network see an address of here, or one of another NAT.
+        // Peers in the same local network observe a local address, or one of another NAT.
         let outside = |seen: &&ReflexiveAddress| seen.own.ip() == first.own.ip();
         let servers = self.reflexive_addresses.iter().filter(is_v4);
         let others = servers.chain(peers.0.iter().filter(outside));
@@ -118,8 +119,8 @@ impl Report {
         Some(Nat { mapping, port_preserved, hairpin })
     }
 
-    /// Where others see this machine. Where one alone has said so, a port that is not that of here is
-    /// taken for one that varies: to ask a peer by mistake costs a datagram.
+    /// Returns the public endpoint. With only one observation, a port that differs from the local
+    /// port is assumed to vary: a wrong assumption costs one datagram to a peer.
     pub fn public_endpoint(
         &self,
         local: &[SocketAddr],
@@ -129,7 +130,7 @@ impl Report {
         let varies = match self.nat(local, peers, None)?.mapping {
             Mapping::None | Mapping::EndpointIndependent => false,
             Mapping::EndpointDependent => true,
-            // Behind a translator from IPv6 all addresses of here are of that.
+            // Behind NAT64 all local addresses are translated.
             Mapping::Unknown => !local.iter().any(|own| own.port() == at.port()),
         };
         Some(PublicEndpoint { at, varies })
@@ -210,7 +211,7 @@ mod tests {
         for (own, mapping) in [
             (OWN, Mapping::EndpointIndependent),
             ("203.0.113.1:999", Mapping::EndpointDependent),
-            // One in the same network, which sees the address of here.
+            // A peer in the same network observes the local address.
             ("192.168.0.2:41641", Mapping::Unknown),
         ] {
             let mut peers = PeerReports::default();

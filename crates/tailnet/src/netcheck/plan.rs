@@ -1,59 +1,60 @@
-//! Which relays are asked, and when.
+//! The plan of a check: relays and times.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{Families, Report, address};
 use crate::messages::{DerpRegion, RelayAddress};
 
-/// Between two tries of a region of which nothing is known, in the first check.
+/// The time between two probes of an unmeasured region in the first check.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const FIRST_TRIES: u32 = 3;
-/// The same in later ones: it is far away, or was not reached.
+/// The time between two probes of an unmeasured region in later checks, where it is probably far
+/// away or unreachable.
 const RETRY: Duration = Duration::from_millis(200);
-/// How many of the fastest regions are asked, but for full checks.
+/// The number of the fastest regions that are probed in a partial check.
 const FASTEST: usize = 3;
-/// How many of them are asked twice.
+/// How many of them are probed twice.
 const TWICE: usize = 2;
-/// How often the home is asked, so that one lost answer does not move it.
+/// The number of probes of the home region, so that one lost answer does not change the home.
 const HOME_TRIES: u32 = 4;
 
-/// Probes of a region in one family, of which one answer is enough.
+/// The probes of a region in one family. One answer is sufficient.
 #[derive(Debug)]
 pub struct Set {
     pub region: u16,
     pub v6: bool,
-    /// In the order of their times, those to come.
+    /// The remaining probes, ordered by time.
     pub probes: Vec<Probe>,
-    /// Whether no more are needed.
+    /// Whether no more probes are needed.
     pub done: bool,
 }
 
-/// A request to be sent.
+/// A request to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     pub at: Duration,
-    /// Which node of the region.
+    /// The index of the node in the region.
     pub node: usize,
 }
 
 impl Set {
-    /// The next probe, whenever it is due.
+    /// Returns the next probe.
     pub fn due(&self) -> Option<Probe> {
         self.probes.first().copied().filter(|_| !self.done)
     }
 
-    /// The next probe, if it is due.
+    /// Returns the next probe if it is due.
     pub fn next(&self, now: Duration) -> Option<Probe> {
         self.due().filter(|probe| probe.at <= now)
     }
 
-    /// Takes the next probe out.
+    /// Removes the next probe.
     pub fn pop(&mut self) {
         self.probes.remove(0);
     }
 }
 
-/// The probes of a check. `last` is the report before, if this check is not one of all regions.
+/// Returns the probes of a check. `last` is the previous report for a partial check.
 pub fn plan(
     regions: &BTreeMap<u16, DerpRegion>,
     families: Families,
@@ -82,7 +83,7 @@ pub fn plan(
         let is_home = home == Some(*id);
         let is_near = rank < TWICE || is_home;
         let mut asked = families;
-        // The others in one family each, in turns.
+        // The other regions are probed in one family each, alternating.
         if !is_near && families.v4 && families.v6 && had_both {
             asked = Families { v4: rank % 2 == 0, v6: rank % 2 == 1 };
         }
@@ -97,7 +98,7 @@ pub fn plan(
 struct Tries {
     count: u32,
     apart: Duration,
-    /// Whether IPv6 is worth more than the first.
+    /// Whether IPv6 gets more than one probe.
     all_v6: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a check found.
+//! The report of a check.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -6,24 +6,24 @@ use serde::Serialize;
 
 use super::MAX_REFLEXIVE_ADDRESSES;
 
-/// What a check found.
+/// The report of a check.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// When it began.
+    /// The start of the check.
     pub began: Duration,
     /// The lowest latency of each region.
     pub latencies: BTreeMap<u16, Duration>,
-    /// The same in IPv4 by UDP.
+    /// The lowest latency of each region over IPv4 and UDP.
     pub v4_latencies: BTreeMap<u16, Duration>,
-    /// The same in IPv6 by UDP.
+    /// The lowest latency of each region over IPv6 and UDP.
     pub v6_latencies: BTreeMap<u16, Duration>,
     /// Whether UDP works at all.
     pub udp: bool,
-    /// Where servers saw this machine, in the order of their answers.
+    /// The addresses of this machine that servers observed, in the order of the answers.
     pub reflexive_addresses: Vec<ReflexiveAddress>,
 }
 
-/// Where a server saw this machine.
+/// The address of this machine that a server observed (RFC 8489, "reflexive transport address").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReflexiveAddress {
     /// The server.
@@ -32,38 +32,38 @@ pub struct ReflexiveAddress {
     pub own: SocketAddr,
 }
 
-/// What the coordinator is told of the network (`tailcfg/tailcfg.go`).
+/// The report to the coordinator (`tailcfg/tailcfg.go`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct NetInfo {
-    /// Whether servers saw this machine at different addresses.
+    /// Whether servers observed different addresses.
     #[serde(rename = "MappingVariesByDestIP", skip_serializing_if = "Option::is_none")]
     pub mapping_varies_by_dest_ip: Option<bool>,
     /// Whether IPv6 works.
     #[serde(rename = "WorkingIPv6", skip_serializing_if = "Option::is_none")]
     pub working_ipv6: Option<bool>,
-    /// Whether this machine speaks IPv6.
+    /// Whether this machine has IPv6.
     #[serde(rename = "OSHasIPv6", skip_serializing_if = "Option::is_none")]
     pub os_has_ipv6: Option<bool>,
     /// Whether UDP works.
     #[serde(rename = "WorkingUDP", skip_serializing_if = "Option::is_none")]
     pub working_udp: Option<bool>,
-    /// Whether the router forwards a port.
+    /// Whether the router maps a port.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub have_port_map: bool,
-    /// Whether the router speaks NAT-PMP.
+    /// Whether the router supports NAT-PMP.
     #[serde(rename = "PMP", skip_serializing_if = "Option::is_none")]
     pub pmp: Option<bool>,
-    /// Whether the router speaks PCP.
+    /// Whether the router supports PCP.
     #[serde(rename = "PCP", skip_serializing_if = "Option::is_none")]
     pub pcp: Option<bool>,
-    /// Whether the router speaks UPnP.
+    /// Whether the router supports UPnP.
     #[serde(rename = "UPnP", skip_serializing_if = "Option::is_none")]
     pub upnp: Option<bool>,
-    /// The home: without it no peer can send through relays. 0 is none.
+    /// The region of the home relay, without which peers cannot send through relays; 0 for none.
     #[serde(rename = "PreferredDERP", skip_serializing_if = "is_zero")]
     pub preferred_derp: u16,
-    /// Seconds to each region, in the form of `1-v4`.
+    /// The latency of each region in seconds. The keys have the form `1-v4`.
     #[serde(rename = "DERPLatency", skip_serializing_if = "BTreeMap::is_empty")]
     pub derp_latency: BTreeMap<String, f64>,
 }
@@ -73,8 +73,8 @@ fn is_zero(number: &u16) -> bool {
 }
 
 impl Report {
-    /// Where servers saw this machine in IPv4, or in IPv6: the first answer's, and others that were
-    /// seen more than once. What one server alone saw is of no use to others.
+    /// Returns the observed addresses of one family: the first, and others that several servers
+    /// observed. An address that only one server observed is of no use to others.
     pub fn global(&self, v6: bool) -> Vec<SocketAddr> {
         let family = |seen: &&ReflexiveAddress| seen.own.is_ipv6() == v6;
         let mut global: Vec<SocketAddr> = Vec::new();
@@ -88,8 +88,8 @@ impl Report {
         global
     }
 
-    /// Whether the NAT gives this machine another address for each server, where two servers of
-    /// IPv4 have answered.
+    /// Returns whether the NAT maps destinations differently; `None` until two IPv4 servers
+    /// answered.
     pub fn mapping_varies(&self) -> Option<bool> {
         let mut v4 = self.reflexive_addresses.iter().filter(|seen| seen.own.is_ipv4());
         let first = v4.next()?;
@@ -97,7 +97,7 @@ impl Report {
         others.map(|other| other.own != first.own).reduce(|one, other| one | other)
     }
 
-    /// What the coordinator is told, with this home.
+    /// Returns the report to the coordinator with this home.
     pub fn net_info(&self, home: Option<u16>, has_ipv6: bool) -> NetInfo {
         let of = |latencies: &BTreeMap<u16, Duration>, family: &str| {
             let seconds = latencies.iter();
@@ -119,13 +119,13 @@ impl Report {
         }
     }
 
-    /// Whether another answer of a region would say anything new.
+    /// Returns whether another answer of a region would add information.
     pub(super) fn wants(&self, region: u16, v6: bool) -> bool {
         let missing = !self.latencies.contains_key(&region);
         missing || (v6 && self.v6_latencies.is_empty()) || (!v6 && self.mapping_varies().is_none())
     }
 
-    /// A server answered.
+    /// Adds a server's answer.
     pub(super) fn note(&mut self, region: u16, seen: ReflexiveAddress, latency: Duration) {
         self.udp = true;
         self.note_latency(region, latency);
@@ -137,7 +137,7 @@ impl Report {
         }
     }
 
-    /// A region is so far away, by whatever it was measured.
+    /// Adds the latency of a region, over UDP or TCP.
     pub(super) fn note_latency(&mut self, region: u16, latency: Duration) {
         note(&mut self.latencies, region, latency);
     }

@@ -1,4 +1,4 @@
-//! Checks on virtual time, with relays that answer or do not.
+//! Checks on virtual time, with relays that answer or not.
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng as _};
 
@@ -8,12 +8,12 @@ use super::*;
 struct World {
     netcheck: Netcheck,
     now: Duration,
-    /// Milliseconds to a server, and where it sees this machine.
+    /// The latency of each server in milliseconds, and the address that it observes.
     servers: BTreeMap<SocketAddr, (u64, SocketAddr)>,
     asked: Vec<SocketAddr>,
-    /// The next so many requests are lost.
+    /// The number of next requests that are lost.
     lost: usize,
-    /// What TCP measures: milliseconds, or that it cannot.
+    /// The TCP latency in milliseconds; `None` if it fails.
     tcp: BTreeMap<u16, Option<u64>>,
 }
 
@@ -35,7 +35,7 @@ fn map(regions: impl IntoIterator<Item = (u16, Vec<DerpNode>)>) -> DerpMap {
     DerpMap { regions: Some(regions.collect()), ..DerpMap::default() }
 }
 
-/// Regions 1 to 6 of one node in both families, each 10 ms farther.
+/// Returns regions 1 to 6 with one node in both families. Each is 10 ms farther away.
 fn six() -> World {
     let ids = 1..=6;
     let map = map(ids
@@ -113,7 +113,7 @@ fn a_first_check_asks_all_regions_and_measures_them() {
     assert_eq!(report.global(false), [addr(OWN)]);
     assert_eq!(report.global(true), [addr(OWN_V6)]);
     assert_eq!(report.mapping_varies(), Some(false));
-    // The third region answered after 30 ms; the others have as long again, twice.
+    // The third region answered after 30 ms. The others have twice that time.
     assert!(world.now - report.began <= Duration::from_millis(100), "{:?}", world.now);
 }
 
@@ -261,7 +261,7 @@ fn servers_at_addresses_of_this_machine_are_asked_for_a_coordinator_on_it_alone(
                 by("255.255.255.255", "", ""),
             ],
         ),
-        // By the answer of a resolver.
+        // Region 6 has addresses from a DNS answer.
         (6, vec![by("", "", "")]),
         (7, vec![by("192.0.2.1", "none", "")]),
     ]);

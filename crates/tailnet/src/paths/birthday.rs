@@ -1,39 +1,39 @@
-//! What all peers have in common of meeting by chance ([`super::peer`]): where we are, and that one
-//! pair at a time tries.
+//! The state of birthday probing that all peers share ([`super::peer`]): our public endpoint, and
+//! the only active attempt.
 
 use std::{net::SocketAddr, time::Duration};
 
 use super::timing::BIRTHDAY_TIMEOUT;
 use crate::keys::NodePublic;
 
-/// Ports below belong to servers, are not given to flows by boxes, and are not called.
+/// Lower ports belong to servers. NATs do not assign them to flows, and they are not probed.
 pub const FIRST_PORT: u16 = 1024;
 
-/// Where others see us in IPv4.
+/// Our public IPv4 endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublicEndpoint {
-    /// As a STUN server saw it.
+    /// The address that a STUN server observed.
     pub at: SocketAddr,
-    /// Whether each destination sees another port.
+    /// Whether the port is different for each destination.
     pub varies: bool,
 }
 
-/// Whether and with whom we try.
+/// The slot for the only active attempt.
 #[derive(Debug, Default)]
 pub struct BirthdaySlot {
     pub place: Option<PublicEndpoint>,
     with: Option<NodePublic>,
-    /// When that has ended, whatever happens, or when the next may begin.
+    /// The end of the attempt at the latest, or the earliest start of the next one.
     until: Duration,
 }
 
 impl BirthdaySlot {
-    /// The peer that is tried for.
+    /// Returns the peer of the active attempt.
     pub fn with(&self) -> Option<NodePublic> {
         self.with
     }
 
-    /// Whether a try for a peer may begin, which then has begun.
+    /// Starts an attempt for a peer. Returns whether it was possible.
     pub fn begin(&mut self, peer: NodePublic, now: Duration) -> bool {
         let begins = now >= self.until;
         if begins {
@@ -42,19 +42,19 @@ impl BirthdaySlot {
         begins
     }
 
-    /// A try has ended, if there was one for that peer. The next may begin at `next`.
+    /// Ends the attempt for a peer, if it is active. The next may start at `next`.
     pub fn end(&mut self, peer: NodePublic, next: Duration) {
         if self.with.take_if(|with| *with == peer).is_some() {
             self.until = next;
         }
     }
 
-    /// The peer is no more.
+    /// The peer was removed.
     pub fn release(&mut self, peer: NodePublic) {
         self.with.take_if(|with| *with == peer);
     }
 
-    /// When one may begin.
+    /// Returns the earliest start of the next attempt.
     pub fn next(&self) -> Duration {
         self.until
     }

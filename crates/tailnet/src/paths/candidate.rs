@@ -1,4 +1,5 @@
-//! Where a peer may be: addresses of its map entry, of its last call, and those it was heard from.
+//! The candidate endpoints of a peer: from its map entry, from its last call, and the sources of
+//! its packets.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -20,24 +21,24 @@ pub struct Candidates(Vec<Entry>);
 pub struct Entry {
     pub addr: SocketAddr,
     origins: Origins,
-    /// When it was last heard from, while that makes it a candidate.
+    /// The time of the last packet from there, while that makes it a candidate.
     received: Option<Duration>,
-    /// When a round last took it.
+    /// The start of the last round that included it.
     round: Option<Duration>,
     pub pinged: Option<Duration>,
     pub pong: Option<Duration>,
     pub latency: Duration,
-    /// No path before.
+    /// Not usable as path before this time.
     pub quarantine: Duration,
 }
 
 impl Candidates {
-    /// Replaces those of the map. Whether there is a new one.
+    /// Replaces the candidates of the map. Returns whether there is a new one.
     pub fn set_map(&mut self, addrs: &[SocketAddr], keep: Option<SocketAddr>) -> bool {
         self.set(addrs, MAP_CANDIDATES, |origins| &mut origins.map, keep)
     }
 
-    /// Replaces those of the last call.
+    /// Replaces the candidates of the last call.
     pub fn set_call(&mut self, addrs: &[SocketAddr], keep: Option<SocketAddr>) {
         self.set(addrs, CALL_CANDIDATES, |origins| &mut origins.call, keep);
     }
@@ -59,7 +60,7 @@ impl Candidates {
         new
     }
 
-    /// An address is heard from.
+    /// A packet was received from an address.
     pub fn note_received(&mut self, now: Duration, addr: SocketAddr, keep: Option<SocketAddr>) {
         if !may_be_reached(&addr) {
             return;
@@ -76,7 +77,7 @@ impl Candidates {
         }
     }
 
-    /// Takes what may be pinged again into a round.
+    /// Includes the candidates that may be pinged again in a round.
     pub fn begin_round(&mut self, now: Duration, keep: Option<SocketAddr>) {
         for entry in &mut self.0 {
             entry.origins.received &=
@@ -90,12 +91,12 @@ impl Candidates {
         }
     }
 
-    /// Those of the round that began then.
+    /// Returns the candidates of the round with this start.
     pub fn of_round(&self, began: Duration) -> impl Iterator<Item = &Entry> {
         self.0.iter().filter(move |entry| entry.round == Some(began))
     }
 
-    /// Takes all into the round that began then, and returns those that were not.
+    /// Includes all candidates in the round with this start, and returns the added ones.
     pub fn join_round(&mut self, began: Duration) -> Vec<SocketAddr> {
         let new = self.0.iter_mut().filter(|entry| entry.round != Some(began));
         new.map(|entry| {
@@ -105,7 +106,7 @@ impl Candidates {
         .collect()
     }
 
-    /// Has the next round ping all.
+    /// Lets the next round ping all candidates.
     pub fn reset_limits(&mut self) {
         self.0.iter_mut().for_each(|entry| entry.round = None);
     }
@@ -118,12 +119,12 @@ impl Candidates {
         self.0.iter_mut().find(|entry| entry.addr == addr)
     }
 
-    /// Whether there is one of the Internet.
+    /// Returns whether there is a public address.
     pub fn any_public(&self) -> bool {
         self.0.iter().any(|entry| is_public(entry.addr.ip()))
     }
 
-    /// Whether the map or a call has one there.
+    /// Returns whether the map or a call contains the address.
     pub fn has_ip(&self, ip: IpAddr) -> bool {
         let is_told = |origins: Origins| origins.map || origins.call;
         self.0.iter().any(|entry| entry.addr.ip() == ip && is_told(entry.origins))
@@ -133,7 +134,7 @@ impl Candidates {
         self.0.iter().find(|entry| entry.origins.map).map(|entry| entry.addr)
     }
 
-    /// All, if each is of the map and nothing has become of it.
+    /// Returns all addresses, if all come from the map and are unused.
     pub fn only_of_map(&self) -> Option<Box<[SocketAddr]>> {
         let is_untouched = |entry: &Entry| {
             let mut new = Entry::new(entry.addr);
@@ -144,7 +145,7 @@ impl Candidates {
         all.map(|entry| is_untouched(entry).then_some(entry.addr)).collect()
     }
 
-    /// The best of those that have answered since then.
+    /// Returns the best candidate that answered after `since`.
     pub fn best_since(&self, since: Duration, now: Duration) -> Option<&Entry> {
         let answered =
             |entry: &&Entry| entry.pong.is_some_and(|pong| pong > since) && now >= entry.quarantine;
@@ -168,7 +169,7 @@ impl Candidates {
             } else {
                 self.0.len()
             };
-            // Most have one or two.
+            // Most peers have one or two.
             self.0.reserve_exact(1);
             self.0.insert(at, Entry::new(addr));
             at
@@ -195,7 +196,7 @@ impl Entry {
         }
     }
 
-    /// Whether a ping may leave for it that no round sends.
+    /// Returns whether a ping outside of rounds may be sent to it.
     pub fn may_ping(&self, now: Duration, after: Duration) -> bool {
         self.pinged.is_none_or(|pinged| now >= pinged + after)
     }
@@ -214,13 +215,13 @@ impl Entry {
     }
 }
 
-/// IPv4 in IPv6 is IPv4.
+/// Converts IPv4-mapped IPv6 addresses to IPv4.
 pub fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// Whether a peer may be at an address. It is not at loopback, link-local, unspecified, multicast or broadcast
-/// addresses. A node's own tailnet address would lead into the tunnel.
+/// Returns whether a peer may have an address. Loopback, link-local, unspecified, multicast and
+/// broadcast addresses are excluded, and tailnet addresses, which would lead into the tunnel.
 pub fn may_be_reached(addr: &SocketAddr) -> bool {
     let ip = addr.ip();
     let leads_into_tunnel =
@@ -232,7 +233,7 @@ fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
             let [a, b, ..] = v4.octets();
-            // Shared by a provider's customers (RFC 6598).
+            // Shared by the customers of a provider (RFC 6598).
             let shared = a == 100 && b & 0xc0 == 64;
             !(v4.is_private() || v4.is_loopback() || v4.is_link_local() || shared)
         }

@@ -1,4 +1,4 @@
-//! What [`super::Paths`] hears and says.
+//! The inputs and outputs of [`super::Paths`].
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,28 +9,28 @@ use crate::{
     peer_relay::Vni,
 };
 
-/// How a disco message came.
+/// The path of a received disco message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// To the UDP socket.
+    /// Received by the UDP socket.
     Udp {
         /// The sender.
         remote: SocketAddr,
-        /// What it reached.
+        /// The local address.
         local: Option<LocalAddress>,
     },
-    /// To the UDP socket, by a peer relay or from it.
+    /// Received by the UDP socket through or from a peer relay.
     PeerRelay {
         /// The relay.
         at: SocketAddr,
-        /// Which of its endpoints.
+        /// The relay's endpoint.
         vni: Vni,
     },
-    /// To an auxiliary socket, from where that is for.
+    /// Received by an auxiliary socket from its peer.
     Auxiliary {
         /// The sender.
         remote: SocketAddr,
-        /// Which.
+        /// The socket.
         socket: AuxiliarySocket,
     },
     /// Through a relay.
@@ -42,34 +42,34 @@ pub enum Via {
     },
 }
 
-/// How a disco message is to go.
+/// The path of a disco message to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// From the UDP socket.
     Udp {
         /// The receiver.
         addr: SocketAddr,
-        /// Where from; `None` leaves it to the routing table.
+        /// The source; `None` lets the routing table decide.
         source: Option<LocalAddress>,
-        /// How many routers it may pass; `None` for as many as any other.
+        /// The TTL or hop limit; `None` for the default.
         hops: Option<u8>,
     },
-    /// From the UDP socket, to a peer relay or by it.
+    /// From the UDP socket, through or to a peer relay.
     PeerRelay {
         /// The relay.
         addr: SocketAddr,
-        /// Which of its endpoints.
+        /// The relay's endpoint.
         vni: Vni,
-        /// Whether it is for the relay itself.
+        /// Whether the message is for the relay itself.
         control: bool,
     },
-    /// From the UDP socket, to a port that may lead to the peer by chance.
+    /// From the UDP socket to a random port, for birthday probing.
     BirthdayProbe(SocketAddr),
     /// From an auxiliary socket.
     Auxiliary {
         /// The receiver.
         addr: SocketAddr,
-        /// Which socket.
+        /// The socket.
         socket: AuxiliarySocket,
     },
     /// Through a relay.
@@ -81,76 +81,78 @@ pub enum To {
     },
 }
 
-/// A disco message to be sealed and sent.
+/// A disco message to seal and send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// How.
+    /// The path.
     pub to: To,
-    /// Whom it is sealed for.
+    /// The key of the receiver.
     pub disco: DiscoPublic,
-    /// What.
+    /// The message.
     pub message: Message,
 }
 
-/// What a peer's sessions carried since the last report.
+/// The traffic of a peer's sessions since the last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes sent, or given to a relay.
+    /// Bytes that were sent, or passed to a relay.
     pub sent: u64,
     /// Authentic bytes received.
     pub received: u64,
-    /// Where the last of them came from.
+    /// The path of the last received packet.
     pub received_from: Option<Path>,
 }
 
-/// What is to be done.
+/// An action for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Datagrams for a peer go there from now on; `None`: nowhere. A direct path is one that a pong
-    /// has proven, unless the peer has no relay.
+    /// Changes the path to a peer; `None` disables it. A direct path was proven by a pong, unless
+    /// the peer has no relay.
     UsePath {
         /// The peer.
         peer: NodePublic,
-        /// Where.
+        /// The path.
         path: Option<Path>,
     },
-    /// Begin a handshake: the peer has a path at last, or has restarted.
+    /// Starts a handshake, because the peer has its first path or has restarted.
     HandshakeNow(NodePublic),
-    /// A ping by [`super::Paths::ping`] was answered.
+    /// A ping of [`super::Paths::ping`] was answered.
     Pong {
         /// The peer.
         peer: NodePublic,
-        /// What [`super::Paths::ping`] returned.
+        /// The return value of [`super::Paths::ping`].
         number: u32,
-        /// How it was reached.
+        /// The path.
         via: Path,
         /// The round trip.
         latency: Duration,
     },
-    /// Find out the own endpoints, and tell them by [`super::Paths::set_own_endpoints`]: calls wait a second.
+    /// Determines our endpoints and passes them to [`super::Paths::set_own_endpoints`]. Calls wait
+    /// for this up to a second.
     RefreshEndpoints,
-    /// Open auxiliary sockets, send a ping by each, and tell by [`super::Paths::handle_sockets_opened`].
+    /// Opens auxiliary sockets, sends a ping from each, and calls
+    /// [`super::Paths::handle_sockets_opened`].
     OpenSockets(SocketsToOpen),
-    /// Keep this auxiliary socket, and close all others of its number.
+    /// Retains this auxiliary socket, and closes all others of its group.
     RetainSocket(AuxiliarySocket),
-    /// Close the auxiliary sockets of that number.
+    /// Closes the auxiliary sockets of the group with this number.
     CloseSockets(u32),
 }
 
-/// AuxiliarySocket sockets to open, and the ping that each sends.
+/// Auxiliary sockets to open, and the ping that each sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketsToOpen {
     /// The peer.
     pub peer: NodePublic,
-    /// The key of its disco messages.
+    /// The peer's key for disco messages.
     pub disco: DiscoPublic,
-    /// The number of the sockets.
+    /// The number of the group.
     pub number: u32,
-    /// Where the ping goes.
+    /// The destination of the ping.
     pub to: SocketAddr,
-    /// How many sockets.
+    /// The number of sockets.
     pub count: u16,
-    /// How many routers the ping may pass.
+    /// The TTL of the ping.
     pub hops: u8,
     /// The ping's number.
     pub tx: TxId,

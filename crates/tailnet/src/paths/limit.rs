@@ -1,15 +1,15 @@
-//! A limit of events: so many at once, then one each interval (GCRA, ITU-T I.371).
+//! A rate limit: a burst of events, then one per interval (GCRA, ITU-T I.371).
 
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limit {
-    /// When all that was admitted is paid for.
+    /// The time at which the admitted events no longer count.
     paid: Duration,
 }
 
 impl Limit {
-    /// Whether one more is admitted.
+    /// Returns whether another event is admitted.
     pub fn admit(&mut self, now: Duration, (burst, interval): (u32, Duration)) -> bool {
         let paid = self.paid.max(now);
         if paid - now > interval * (burst - 1) {

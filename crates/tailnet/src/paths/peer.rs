@@ -1,4 +1,4 @@
-//! One peer: what is known of it, and the path in use.
+//! The state of one peer and its path.
 //!
 //! ```text
 //!              pong of a better one
@@ -39,7 +39,7 @@ use crate::{
     keys::{DiscoPublic, NodePublic},
 };
 
-/// What tailscale's relays have for an address in pongs, with the region as port
+/// The source address in pongs through Tailscale's relays, with the region as port
 /// (`tailcfg.DerpMagicIP`).
 const RELAY_IP: Ipv4Addr = Ipv4Addr::new(127, 3, 3, 40);
 
@@ -48,20 +48,20 @@ pub struct Peer {
     key: NodePublic,
     disco: DiscoPublic,
     relay: Relay,
-    /// Whether it knows peer relays, and the way by one.
+    /// Whether it supports peer relays, and the path through one.
     supports_peer_relays: bool,
     relayed: peer_relay::RelayPath,
     birthday: birthday::BirthdayProbing,
     candidates: Candidates,
-    /// What was told.
+    /// The published path.
     used: Option<Path>,
     direct: Option<Direct>,
     lost: Option<Lost>,
-    /// Whether the path that was told is proven, or by a relay that is not guessed.
+    /// Whether the published path is proven, or goes through a relay that is not guessed.
     reachable: bool,
     search: search::Search,
     pings: VecDeque<Pinged>,
-    /// The numbers of pings that were answered.
+    /// The IDs of the pings that were answered.
     seen: VecDeque<TxId>,
     answers: Limit,
     activity: Activity,
@@ -70,31 +70,32 @@ pub struct Peer {
 #[derive(Debug, Default)]
 struct Relay {
     home: Option<u16>,
-    /// The region by which it was last heard from.
+    /// The region through which the last packet was received.
     received: Option<u16>,
-    /// When its home, or ours where its home is not known, said that it is not there.
+    /// The time when its home relay, or ours if its home is unknown, reported that it is not
+    /// connected.
     gone: Option<Duration>,
     latency: Option<Duration>,
 }
 
-/// The last direct path.
+/// The last direct path, after it was lost.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     addr: SocketAddr,
     since: Duration,
-    /// Whether it is pinged. From elsewhere, pings would keep the peer's box from forgetting what
-    /// came there first.
+    /// Whether it is pinged. After we moved, pings from the new place would prolong the wrong entry
+    /// in the peer's NAT.
     pings: bool,
 }
 
-/// When the last of each was.
+/// The time of the last event of each type.
 #[derive(Debug, Default, PartialEq)]
 struct Activity {
     sent: Option<Duration>,
     received: Option<Duration>,
     handshake: Option<Duration>,
     called: Option<Duration>,
-    /// That nothing came for a while, unless something came since.
+    /// The time of the last stale event, unless a packet was received later.
     stale: Option<Duration>,
 }
 
@@ -139,7 +140,7 @@ impl Peer {
         }
     }
 
-    /// Nothing that was known of it holds, its session included.
+    /// The peer restarted: resets all state, including the session.
     fn restart(&mut self, disco: DiscoPublic, cx: &mut Context<'_>) {
         self.disco = disco;
         self.candidates.clear();
@@ -196,12 +197,13 @@ impl Peer {
         }
     }
 
-    /// The peer reaches us from there, so that our box lets it in, and perhaps its box us.
+    /// A packet came from this source: our NAT accepts packets from there, and the peer's NAT may
+    /// accept ours.
     fn handle_source(&mut self, addr: SocketAddr, cx: &mut Context<'_>) {
         let keep = self.direct.map(|direct| direct.addr);
         self.candidates.note_received(cx.now, addr, keep);
         let pings_back = match &self.direct {
-            // Who is_pinged a path alive by heartbeats is_pinged it alive for both.
+            // The heartbeats of one side keep the path alive for both.
             Some(direct) if direct.addr == addr => {
                 cx.now >= direct.alive.max(direct.pinged) + HEARTBEAT / 2
             }
@@ -289,7 +291,7 @@ impl Peer {
         self.search_if_due(cx);
     }
 
-    /// The path in use has to prove itself at once.
+    /// The path in use must be confirmed at once.
     fn doubt(&mut self, patience: Duration, cx: &mut Context<'_>) {
         if let Some(direct) = self.direct.as_mut().filter(|direct| direct.doubt.is_none()) {
             direct.doubt = Some(Doubt { since: cx.now, patience, moved: false });
@@ -328,8 +330,8 @@ impl Peer {
         self.search_if_due(cx);
     }
 
-    /// Where pings are answered and data is not, the path is to blame, if the relay has another. A
-    /// new one is not: what was not answered was sent by the one before.
+    /// If pings are answered and data is not, the path is at fault, provided that a relay exists. A
+    /// new path is not: the unanswered packets were sent on the previous one.
     fn leave_stale_path(&mut self, cx: &Context<'_>) {
         let now = cx.now;
         let silent = self.activity.received.is_none_or(|at| now >= at + STALE);
@@ -366,7 +368,7 @@ impl Peer {
         self.pings.iter_mut().for_each(|ping| ping.at += time);
     }
 
-    /// The path in use stays, as most changes do not touch it.
+    /// The path in use stays, because most changes do not affect it.
     pub fn handle_network_change(&mut self, cx: &mut Context<'_>) {
         if let Some(lost) = &mut self.lost {
             lost.pings = false;
@@ -416,12 +418,12 @@ impl Peer {
         self.search.want_now(now);
     }
 
-    /// Whether the path is pinged: while something is sent, and where a doubt will end.
+    /// Returns whether the path is pinged: while packets are sent, or while it is in doubt.
     fn is_pinged(&self, direct: &Direct) -> bool {
         direct.doubt.is_some() || self.active_until() > direct.next_ping()
     }
 
-    /// When the lost path is pinged again.
+    /// Returns the time of the next ping of the lost path.
     fn lost_ping(&self) -> Option<(SocketAddr, Duration)> {
         let lost = self.lost.filter(|lost| lost.pings && self.direct.is_none());
         let Lost { addr, since, .. } = lost?;
@@ -430,7 +432,7 @@ impl Peer {
         (next < self.active_until().min(since + LOST)).then_some((addr, next))
     }
 
-    /// When something has to be done.
+    /// Returns the time of the next timer.
     pub fn deadline(&self) -> Option<Duration> {
         let direct = self.direct.as_ref().map(|direct| {
             let ping = Some(direct.next_ping()).filter(|_| self.is_pinged(direct));
@@ -449,19 +451,20 @@ impl Peer {
         now < self.active_until()
     }
 
-    /// The region by which it is reached: its home, or where it was heard if it is not at home.
+    /// Returns the region of the peer: its home, or the region of the last packet if the home relay
+    /// reported it absent.
     fn known_region(&self, now: Duration) -> Option<u16> {
         let Relay { home, received, .. } = self.relay;
         if self.is_away(now) { received.or(home) } else { home.or(received) }
     }
 
-    /// The same; or else our own home, which may be that of a peer that has not told its own yet.
+    /// Returns the region of the peer; if unknown, our home, which may also be that of the peer.
     fn region(&self, cx: &Context<'_>) -> Option<u16> {
         let guess = cx.own.home.filter(|_| !self.is_away(cx.now));
         self.known_region(cx.now).or(guess)
     }
 
-    /// The same, if its relays can be connected.
+    /// Returns the region of the peer, if its relays are reachable.
     fn region_up(&self, cx: &Context<'_>) -> Option<u16> {
         self.region(cx).filter(|region| !cx.own.relays_down.contains(region))
     }

@@ -1,17 +1,17 @@
-//! Which of two direct paths is better (tailscale `wgengine/magicsock` `betterAddr`): points for
-//! latency in percent, and for what an address promises.
+//! Comparison of two direct paths (tailscale `wgengine/magicsock` `betterAddr`): points for the
+//! difference of latencies in percent, and for the type of the address.
 
 use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
-/// Differences below are noise.
+/// Smaller differences are noise.
 const RESOLUTION: Duration = Duration::from_millis(1);
-/// Points that a path in use has ahead of others. Less than IPv6 is worth.
+/// The points by which a path in use is preferred. Less than those of IPv6.
 const STICKINESS: i64 = 8;
 
-/// A path, for a comparison.
+/// The properties of a path for a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Rank {
     pub addr: SocketAddr,
@@ -19,7 +19,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Whether this path is to replace the one in use.
+    /// Returns whether this path should replace the one in use.
     pub fn replaces(self, used: Self, settled: bool) -> bool {
         let ahead = self.points(used) - used.points(self);
         ahead > if settled { STICKINESS } else { 0 }

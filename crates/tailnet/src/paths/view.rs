@@ -1,89 +1,89 @@
-//! What users are told of paths.
+//! The state of paths for users.
 
 use std::{net::SocketAddr, time::Duration};
 
 use super::Path;
 
-/// What is known of the way to a peer.
+/// The state of the path to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathView {
-    /// Where its datagrams go.
+    /// The path of its datagrams.
     pub path: Option<Path>,
-    /// Of the direct path, where there is one, else of the relay.
+    /// The latency of the direct path, otherwise of the relay.
     pub latency: Option<Duration>,
-    /// The last proof that the direct path works.
+    /// The last sign of life of the direct path.
     pub alive: Option<Duration>,
-    /// The region through which it is reached.
+    /// The region of its relay.
     pub relay: Option<u16>,
-    /// When that relay said that the peer is not there.
+    /// The time when the relay reported that the peer is not connected.
     pub relay_gone: Option<Duration>,
-    /// When something was last sent to it.
+    /// The time of the last sent packet.
     pub sent: Option<Duration>,
-    /// When something was last received from it.
+    /// The time of the last received packet.
     pub received: Option<Duration>,
-    /// When it last sent its addresses.
+    /// The time of its last call.
     pub called: Option<Duration>,
-    /// Rounds without success since a direct path was last wanted or lost.
+    /// The number of unsuccessful rounds since a direct path was needed or lost.
     pub rounds: u8,
-    /// Where it may be.
+    /// The candidate endpoints.
     pub candidates: Vec<Candidate>,
-    /// What came of meeting it by chance.
+    /// The outcome of birthday probing.
     pub birthday: BirthdayOutcome,
 }
 
-/// What came of the last try to meet a peer by chance.
+/// The outcome of the last birthday probing with a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BirthdayOutcome {
-    /// There was none.
+    /// There was no attempt.
     #[default]
     NotTried,
-    /// The peer, which perhaps knows nothing of that, did not answer.
+    /// The peer did not answer. Stock nodes do not support it.
     NotAnswered(Duration),
-    /// No call met a port.
+    /// No probe reached a socket.
     Failed(Duration),
-    /// One did.
+    /// A path was found.
     Succeeded(Duration),
-    /// One did, and that path is lost.
+    /// A path was found and lost later.
     Lost(Duration),
 }
 
-/// An address where a peer may be.
+/// A candidate endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The address.
     pub addr: SocketAddr,
-    /// Who said so.
+    /// The origins.
     pub origins: Origins,
-    /// What became of it.
+    /// The outcome of pings.
     pub outcome: ProbeOutcome,
 }
 
-/// Who said that a peer is there.
+/// The origins of a candidate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     /// The map.
     pub map: bool,
-    /// The peer, by its last call.
+    /// The peer's last call.
     pub call: bool,
-    /// A ping or data that came from there.
+    /// A received ping or data.
     pub received: bool,
 }
 
-/// What became of a candidate.
+/// The outcome of pings to a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// It was not pinged.
+    /// No ping was sent.
     NotTried,
     /// No ping was answered.
     NeverAnswered {
-        /// When it was last pinged.
+        /// The time of the last ping.
         last: Duration,
     },
     /// A ping was answered.
     Answered {
-        /// When, the last time.
+        /// The time of the last pong.
         at: Duration,
-        /// How fast.
+        /// The latency.
         latency: Duration,
     },
 }

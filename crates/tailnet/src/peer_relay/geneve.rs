@@ -1,4 +1,4 @@
-//! The header in front of each datagram by a peer relay (RFC 8926 section 3.4, without options).
+//! The header of each datagram through a peer relay (RFC 8926 section 3.4, without options).
 //!
 //! ```text
 //!   version, length of options (0)   control bit, reserved (0)   protocol (2)   VNI (3)   0
@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a header.
+/// The length of the header.
 pub const GENEVE_LEN: usize = 8;
 
 const CONTROL: u8 = 0x80;
@@ -16,21 +16,21 @@ const CONTROL: u8 = 0x80;
 const DISCO: u16 = 0x7a11;
 const WIREGUARD: u16 = 0x7a12;
 
-/// Which of a relay's pairs of clients a datagram is of: 24 bits.
+/// The identifier of a relay's pair of clients: 24 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Vni(u32);
 
 impl Vni {
-    /// The largest.
+    /// The largest identifier.
     pub const MAX: u32 = (1 << 24) - 1;
 
-    /// `None` if it takes more than 24 bits.
+    /// Returns `None` for more than 24 bits.
     pub fn new(number: u32) -> Option<Self> {
         (number <= Self::MAX).then_some(Self(number))
     }
 
-    /// Its number.
+    /// Returns the number.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -62,30 +62,30 @@ impl fmt::Display for Vni {
     }
 }
 
-/// What is behind a header.
+/// The payload of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// A datagram of disco.
+    /// A disco datagram.
     Disco,
-    /// A datagram of WireGuard.
+    /// A WireGuard datagram.
     WireGuard,
 }
 
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geneve {
-    /// Whether it is for the relay or from it, and not to be passed on.
+    /// Whether the datagram is to or from the relay itself.
     pub control: bool,
-    /// What is behind it.
+    /// The payload.
     pub protocol: Protocol,
     /// The pair of clients.
     pub vni: Vni,
 }
 
 impl Geneve {
-    /// The header that a datagram begins with; `None` if that is none of ours: another version,
-    /// options, reserved bits, or another protocol. WireGuard's and STUN's messages and plain disco
-    /// never have one (tailscale `magicsock.go`, `packetLooksLike`).
+    /// Reads the header of a datagram; `None` if the version, the options, the reserved bits or the
+    /// protocol do not match. WireGuard, STUN and plain disco datagrams never match (tailscale
+    /// `magicsock.go`, `packetLooksLike`).
     pub fn read(datagram: &[u8]) -> Option<Self> {
         let &[0, flags, high, low, a, b, c, 0] = datagram.first_chunk::<GENEVE_LEN>()? else {
             return None;
@@ -103,7 +103,7 @@ impl Geneve {
         Some(Self { control, protocol, vni: Vni(u32::from_be_bytes([0, a, b, c])) })
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the header.
     pub fn bytes(self) -> [u8; GENEVE_LEN] {
         let flags = if self.control { CONTROL } else { 0 };
         let [high, low] = match self.protocol {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn headers_are_those_of_tailscale() {
-        // geneve_test.go: a control header of disco and one of WireGuard.
+        // From geneve_test.go: a control header of disco, and one of WireGuard.
         for (bytes, control, protocol, number) in [
             ([0, 0x80, 0x7a, 0x11, 1, 2, 3, 0], true, Protocol::Disco, 0x01_0203),
             ([0, 0, 0x7a, 0x12, 0xff, 0xff, 0xff, 0], false, Protocol::WireGuard, Vni::MAX),

@@ -1,12 +1,12 @@
-//! What a peer relay knows: which two clients share an endpoint, and where each of them is.
+//! The state of a peer relay: the pairs of clients and their addresses.
 //!
 //! ```text
 //!   allocate ──► waits for both ── Bind, Answer of both ──► passes on ── 300 s without one ──► gone
 //!                     `──────────── 30 s ──────────────────────────────────────────────────► gone
 //! ```
 //!
-//! Nothing is kept of who sent what binds before it returned the challenge from where it says it is:
-//! the challenge is a MAC of its address, and of nothing that is kept.
+//! No address is stored before a client returned the challenge from it. The challenge is a MAC of
+//! the address, so that none is stored.
 
 #[cfg(test)]
 mod tests;
@@ -28,16 +28,16 @@ use crate::{
     keys::{DiscoKey, DiscoPublic},
 };
 
-/// How long an endpoint waits until both clients are bound: three ways of ten seconds each
+/// How long an endpoint waits until both clients are bound: three steps of ten seconds each
 /// (tailscale `udprelay/server.go`).
 const BIND_LIFETIME: Duration = Duration::from_secs(30);
-/// How long it is kept without data of both.
+/// How long an endpoint exists without data of both clients.
 const STEADY_LIFETIME: Duration = Duration::from_secs(300);
-/// How long the secret of new challenges is used. The one before is still good for answers.
+/// The time between two secrets of challenges. The previous secret is still accepted.
 const SECRET_LIFETIME: Duration = Duration::from_secs(120);
-/// How often endpoints are looked through for those that have ended.
+/// The time between two searches for expired endpoints.
 const SWEEP: Duration = Duration::from_secs(5);
-/// The most endpoints, and the most that one client asked for: 1 KiB each.
+/// The maximum number of endpoints, and of those that one client requested: 1 KiB each.
 const MOST: usize = 4096;
 const MOST_OF_ONE: usize = 1024;
 
@@ -53,49 +53,49 @@ pub struct Server {
     sweep: Option<Duration>,
 }
 
-/// An endpoint, as the clients are told it.
+/// An endpoint, as it is sent to the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// The relay's key.
     pub server: DiscoPublic,
-    /// The two clients, the smaller key first.
+    /// The two clients, ordered by key.
     pub clients: [DiscoPublic; 2],
-    /// Larger than that of any endpoint before.
+    /// A number larger than that of any previous endpoint.
     pub lamport: u64,
-    /// What its datagrams are told by.
+    /// The identifier in the header of its datagrams.
     pub vni: Vni,
-    /// How long it waits for both.
+    /// How long it waits for both clients.
     pub bind_lifetime: Duration,
-    /// How long it is kept without data of both.
+    /// How long it exists without data of both clients.
     pub steady_lifetime: Duration,
 }
 
-/// Why there is no endpoint.
+/// The reason why no endpoint was allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AllocateError {
-    /// The clients are one, or one is nobody, or the relay.
+    /// The clients are equal, or one is zero or the relay.
     BadClients,
-    /// There are as many as may be, of all or of who asks.
+    /// The limit of all endpoints, or that of the requesting client, is reached.
     Full,
 }
 
-/// What two clients sent by an endpoint.
+/// The traffic of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionInfo {
-    /// Its number.
+    /// The identifier.
     pub vni: Vni,
-    /// The two.
+    /// The two clients.
     pub clients: [ClientInfo; 2],
 }
 
-/// What a client sent.
+/// The traffic from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientInfo {
-    /// Its key.
+    /// The client's key.
     pub disco: DiscoPublic,
-    /// Where it is bound.
+    /// The bound address.
     pub address: Option<SocketAddr>,
-    /// Datagrams that came from it.
+    /// The number of received datagrams.
     pub datagrams: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -105,13 +105,13 @@ struct Session {
     lamport: u64,
     requested_by: DiscoPublic,
     began: Duration,
-    /// In the order of their keys.
+    /// Ordered by key.
     clients: [Client; 2],
 }
 
 struct Client {
     disco: DiscoPublic,
-    /// The generation of the handshake that was begun last, until it is done.
+    /// The generation of the last handshake, until it is complete.
     binding: Option<u32>,
     bound: Option<Endpoint>,
     last_received: Duration,
@@ -119,7 +119,7 @@ struct Client {
     bytes: u64,
 }
 
-/// What challenges are made with.
+/// The secrets of challenges.
 struct Secrets {
     now: Box<Zeroizing<[u8; 32]>>,
     before: Box<Zeroizing<[u8; 32]>>,
@@ -138,7 +138,7 @@ impl fmt::Display for AllocateError {
 impl std::error::Error for AllocateError {}
 
 impl Server {
-    /// Without endpoints, by this key of its own. `rng` makes the secrets of challenges.
+    /// Creates a relay without endpoints. `rng` creates the secrets.
     pub fn new(key: DiscoKey, mut rng: Box<dyn CryptoRng + Send>, now: Duration) -> Self {
         let secrets = Secrets { now: secret(&mut *rng), before: secret(&mut *rng), since: now };
         Self {
@@ -153,15 +153,15 @@ impl Server {
         }
     }
 
-    /// Its key.
+    /// Returns the key.
     pub fn key(&self) -> DiscoPublic {
         self.disco.public()
     }
 
-    /// The endpoint of two clients, which is made unless it is there.
+    /// Returns the endpoint of two clients, or creates one.
     ///
     /// # Errors
-    /// There is none.
+    /// No endpoint can be allocated.
     pub fn allocate(
         &mut self,
         requested_by: DiscoPublic,
@@ -205,7 +205,7 @@ impl Server {
         if self.sessions.len() >= MOST || of_one >= MOST_OF_ONE {
             return Err(AllocateError::Full);
         }
-        // In turn, so that a number comes back late (RFC 6056 section 3.3.1).
+        // Numbers are used in turn, so that each is reused late (RFC 6056 section 3.3.1).
         let mut next = self.last_vni;
         let vni = loop {
             next = if next >= Vni::MAX { 1 } else { next + 1 };
@@ -227,8 +227,7 @@ impl Server {
         Ok(vni)
     }
 
-    /// Takes a control datagram: what is behind its header. Returns the answer to its sender, header
-    /// and all.
+    /// Processes the payload of a control datagram. Returns the answer with its header.
     pub fn handle_control(
         &mut self,
         header: Geneve,
@@ -238,7 +237,8 @@ impl Server {
     ) -> Option<Vec<u8>> {
         let remote = from.remote.direct()?;
         let session = self.sessions.get_mut(&header.vni).filter(|session| !session.ended(now))?;
-        // Before it is opened: that of a stranger would cost an agreement on a key.
+        // Checked before the datagram is opened, because a stranger's would cost the computation of
+        // a shared key.
         let sender = disco::sender(datagram).filter(|_| header.protocol == Protocol::Disco)?;
         let client = session.clients.iter().position(|client| client.disco == sender)?;
         let other = session.clients[1 - client].disco;
@@ -270,7 +270,8 @@ impl Server {
         }
     }
 
-    /// Where so many datagrams of a client go; `None` if nobody is bound there.
+    /// Returns the destination of a client's datagrams, and counts them; `None` if the source or
+    /// the other client is not bound.
     pub fn forward(
         &mut self,
         vni: Vni,
@@ -289,14 +290,14 @@ impl Server {
         Some(to)
     }
 
-    /// Does what is due.
+    /// Processes expired timers.
     pub fn handle_timeout(&mut self, now: Duration) {
         if self.sweep.is_some_and(|at| at <= now) {
             self.remove_ended(now);
         }
     }
 
-    /// When [`Self::handle_timeout`] is to be called next.
+    /// Returns the time of the next call of [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.sweep
     }
@@ -307,7 +308,7 @@ impl Server {
         self.sweep = (!self.sessions.is_empty()).then_some(now + SWEEP);
     }
 
-    /// All endpoints, in no order.
+    /// Returns all endpoints, in no particular order.
     pub fn sessions(&self) -> impl Iterator<Item = SessionInfo> {
         let info = |client: &Client| ClientInfo {
             disco: client.disco,
@@ -358,7 +359,7 @@ impl Secrets {
         }
     }
 
-    /// Whether a challenge was made by one of these, for this address.
+    /// Returns whether one of the secrets made a challenge for this address.
     fn made(&self, bind: &Bind, from: SocketAddr) -> bool {
         let made = |secret| challenge(secret, bind, from).verify_slice(&bind.challenge).is_ok();
         made(&self.now) || made(&self.before)
@@ -371,7 +372,7 @@ fn secret(rng: &mut dyn CryptoRng) -> Box<Zeroizing<[u8; 32]>> {
     secret
 }
 
-/// The MAC of who binds and from where, not yet finished.
+/// Returns the unfinished MAC of the binding and the address.
 fn challenge(secret: &[u8; 32], bind: &Bind, from: SocketAddr) -> Blake2sMac<U32> {
     let mut mac =
         Blake2sMac::<U32>::new_from_slice(secret).expect("keyed BLAKE2s takes a key of 32 bytes");

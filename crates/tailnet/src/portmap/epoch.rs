@@ -1,13 +1,13 @@
-//! Whether a gateway has lost its mappings (RFC 6887, section 8.5).
+//! Detection of a gateway that lost its mappings (RFC 6887, section 8.5).
 
 use std::time::Duration;
 
-/// Seconds that may be lost by rounding.
+/// Tolerance for rounding, in seconds.
 const ROUNDING: u64 = 2;
-/// Clocks may run apart by one part in so many.
+/// Tolerance for the drift of clocks: one part in 16.
 const DRIFT: u64 = 16;
 
-/// The seconds that a gateway said it runs for, and when it did.
+/// The gateway's epoch, and the time when it was received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Epoch {
     seconds: u32,
@@ -19,7 +19,7 @@ impl Epoch {
         Self { seconds, at }
     }
 
-    /// Whether it has run since then, if it says this now.
+    /// Returns whether the gateway ran without interruption, if its epoch is `seconds` now.
     pub(super) fn continues(self, seconds: u32, now: Duration) -> bool {
         if seconds.saturating_add(1) < self.seconds {
             return false;

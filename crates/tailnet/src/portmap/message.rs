@@ -1,11 +1,10 @@
-//! Messages of PCP (RFC 6887) and NAT-PMP (RFC 6886). Only requests are written and only responses
-//! read: nobody maps ports here.
+//! Messages of PCP (RFC 6887) and NAT-PMP (RFC 6886). Only the client's part is implemented.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::Nonce;
 
-/// The port of a gateway that speaks either protocol.
+/// The port of a gateway for both protocols.
 pub const PORT: u16 = 5351;
 
 /// The longest response that is read, in bytes (RFC 6887, section 7).
@@ -13,7 +12,7 @@ pub const LONGEST: usize = 1100;
 
 const NAT_PMP: u8 = 0;
 const PCP: u8 = 2;
-/// Set in the operation of a response.
+/// The response bit in the operation.
 const RESPONSE: u8 = 0x80;
 
 const PCP_ANNOUNCE: u8 = 0;
@@ -26,107 +25,107 @@ const PMP_ADDRESS: u8 = 0;
 const PMP_MAP_UDP: u8 = 1;
 const PMP_ADDRESS_LEN: usize = 12;
 const PMP_MAP_LEN: usize = 16;
-/// A response without a success may end behind the epoch.
+/// The minimum length of a response with an error, which may end after the epoch.
 const PMP_REFUSAL_LEN: usize = 8;
 
-/// The result of both protocols that says that the other does not know this version.
+/// The result code for an unsupported version in both protocols.
 const UNSUPPORTED_VERSION: u16 = 1;
 
-/// A request, as it is sent.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Maps a port by PCP, or deletes the mapping: lifetime 0.
+    /// Creates a PCP mapping, or deletes it with a lifetime of 0.
     PcpMap {
-        /// Whose mapping it is.
+        /// The owner of the mapping.
         nonce: Nonce,
-        /// The address that the request is sent from.
+        /// The source address of the request.
         client: Ipv4Addr,
-        /// The port to be mapped.
+        /// The local port.
         internal: u16,
-        /// The port wished outside; 0 for any.
+        /// The suggested public port; 0 for any.
         external: u16,
-        /// The address wished outside; unspecified for any.
+        /// The suggested public address; unspecified for any.
         address: Ipv4Addr,
         /// In seconds.
         lifetime: u32,
     },
-    /// Asks by PCP for the epoch alone.
+    /// Requests the epoch through PCP.
     PcpAnnounce {
-        /// The address that the request is sent from.
+        /// The source address of the request.
         client: Ipv4Addr,
     },
-    /// Asks by NAT-PMP for the address outside.
+    /// Requests the public address through NAT-PMP.
     PmpAddress,
-    /// Maps a port by NAT-PMP, or deletes the mapping: lifetime 0.
+    /// Creates a NAT-PMP mapping, or deletes it with a lifetime of 0.
     PmpMap {
-        /// The port to be mapped.
+        /// The local port.
         internal: u16,
-        /// The port wished outside; 0 for any.
+        /// The suggested public port; 0 for any.
         external: u16,
         /// In seconds.
         lifetime: u32,
     },
 }
 
-/// A response, as it was read.
+/// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// A port is mapped by PCP.
+    /// A PCP mapping was created.
     PcpMap {
         /// As in the request.
         nonce: Nonce,
         /// As in the request.
         internal: u16,
-        /// Where the port is outside.
+        /// The public port.
         external: u16,
-        /// The address outside.
+        /// The public address.
         address: Ipv4Addr,
         /// In seconds.
         lifetime: u32,
         /// Seconds since the gateway lost its mappings.
         epoch: u32,
     },
-    /// The epoch by PCP.
+    /// The epoch through PCP.
     PcpAnnounce {
         /// Seconds since the gateway lost its mappings.
         epoch: u32,
     },
-    /// PCP refuses to map.
+    /// PCP refused the mapping.
     PcpRefused {
-        /// The result's code.
+        /// The result code.
         result: u8,
-        /// For so many seconds.
+        /// The lifetime of the refusal in seconds.
         lifetime: u32,
     },
-    /// The address outside by NAT-PMP.
+    /// The public address through NAT-PMP.
     PmpAddress {
         /// The address.
         address: Ipv4Addr,
         /// Seconds since the gateway lost its mappings.
         epoch: u32,
     },
-    /// A port is mapped by NAT-PMP.
+    /// A NAT-PMP mapping was created.
     PmpMap {
         /// As in the request.
         internal: u16,
-        /// Where the port is outside.
+        /// The public port.
         external: u16,
         /// In seconds.
         lifetime: u32,
         /// Seconds since the gateway lost its mappings.
         epoch: u32,
     },
-    /// NAT-PMP refuses.
+    /// NAT-PMP refused.
     PmpRefused {
-        /// The result's code.
+        /// The result code.
         result: u16,
     },
-    /// It speaks NAT-PMP and not PCP.
+    /// The gateway supports NAT-PMP but not PCP.
     NoPcp,
 }
 
 impl Request {
-    /// The datagram.
+    /// Returns the datagram.
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::PcpMap { nonce, client, internal, external, address, lifetime } => {
@@ -160,7 +159,7 @@ fn pcp_header(operation: u8, lifetime: u32, client: Ipv4Addr) -> Vec<u8> {
 }
 
 impl Response {
-    /// Reads a datagram of a gateway; `None` if it is no response of these.
+    /// Reads a datagram of a gateway; `None` if it is not one of these responses.
     pub fn read(datagram: &[u8]) -> Option<Self> {
         if datagram.len() > LONGEST {
             return None;
@@ -241,7 +240,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|some| u32::from_be_bytes(*some))
 }
 
-/// A response, as a gateway writes it.
+/// The gateway's encoder.
 #[cfg(test)]
 impl Response {
     pub(super) fn to_bytes(self) -> Vec<u8> {

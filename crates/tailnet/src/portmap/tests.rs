@@ -11,7 +11,7 @@ const PLACE: Target = Target {
 };
 const ROUND_TRIP: Duration = Duration::from_millis(2);
 
-/// A gateway, and what it has mapped: the port outside.
+/// A gateway, and the public port of its mapping.
 struct Gateway {
     pcp: Speaks,
     nat_pmp: Speaks,
@@ -80,7 +80,7 @@ impl Gateway {
     }
 }
 
-/// A mapper at a gateway, until a time.
+/// A mapper with a gateway, up to a time.
 struct Rig {
     mapper: Mapper,
     gateway: Gateway,
@@ -235,7 +235,7 @@ fn silence_and_refusals_are_left_alone_for_ever_longer() {
         rig.run(seconds(100));
         assert_eq!(rig.gateway.heard, first);
         rig.run(seconds(24 * 60 * 60));
-        // Every 32 minutes at last.
+        // Finally every 32 minutes.
         assert!((20..400).contains(&rig.gateway.heard), "{}", rig.gateway.heard);
         (rig.gateway.pcp, rig.gateway.nat_pmp) = (Speaks::Yes, Speaks::Yes);
         rig.run(seconds(32 * 60));
@@ -402,8 +402,8 @@ proptest! {
             rounds += 1;
             prop_assert!(rounds < 20_000, "time stands still");
         }
-        // A round of questions is 8 datagrams at most; the shortest mapping, 30 s, has it begin
-        // thrice: for its renewal, its check, and when that was refused.
+        // A round has at most 8 datagrams. The shortest mapping of 30 s causes three rounds: its
+        // renewal, its check, and a new attempt after a refusal.
         prop_assert!(sent < 3600 / 15 * 24, "{sent} in an hour");
     }
 }

@@ -1,16 +1,16 @@
 //! Messages of UPnP (UPnP Device Architecture 1.1; WANIPConnection:1, WANPPPConnection:1): a search
-//! by datagrams, a description in XML, and requests in SOAP, all to the gateway and to no other
-//! host, whatever it says.
+//! over UDP, a description in XML, and requests in SOAP. All are sent only to the gateway, whatever
+//! its answers contain.
 
 use std::{fmt, net::Ipv4Addr};
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-/// The port of a device that is searched for.
+/// The port of a searched device.
 pub const PORT: u16 = 1900;
-/// Where devices hear who searches, beside their own addresses.
+/// The multicast address of searches.
 pub const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
-/// The longest answer to a search that is read, in bytes.
+/// The longest answer to a search, in bytes.
 pub const LONGEST_ANSWER: usize = 2048;
 /// The longest description, and the longest answer to a request, in bytes.
 pub const LONGEST_TEXT: usize = 64 << 10;
@@ -20,7 +20,7 @@ const MOST_NODES: u32 = 10_000;
 /// The longest path of a URL, in bytes.
 const LONGEST_PATH: usize = 512;
 
-/// Asks who is a gateway. One of version 2 answers for version 1, too (section 1.3.2).
+/// Returns a search for gateways. Those of version 2 also answer for version 1 (section 1.3.2).
 pub fn search() -> String {
     format!(
         "M-SEARCH * HTTP/1.1\r\nHOST: {MULTICAST}:{PORT}\r\nMAN: \"ssdp:discover\"\r\nMX: 1\r\n\
@@ -28,26 +28,26 @@ pub fn search() -> String {
     )
 }
 
-/// Where the gateway answers HTTP.
+/// The location of a resource of the gateway over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpLocation {
     /// The port.
     pub port: u16,
-    /// From its `/` on.
+    /// The path with its leading `/`.
     pub path: String,
 }
 
-/// What answered to a search.
+/// An answer to a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchResponse {
-    /// Where its description is.
+    /// The location of the description.
     pub description: HttpLocation,
-    /// Another each time that it is started; of version 1.0 there is none.
+    /// A number that changes with each start of the gateway; absent in version 1.0.
     pub boot: Option<String>,
 }
 
 impl HttpLocation {
-    /// Reads a URL. It is one of this gateway, or none.
+    /// Reads a URL; `None` if it is not on this gateway.
     fn read(url: &str, gateway: Ipv4Addr) -> Option<Self> {
         let rest = url.strip_prefix("http://")?;
         let (authority, path) = match rest.find('/') {
@@ -69,7 +69,7 @@ impl HttpLocation {
         Self { port: self.port, path }.checked()
     }
 
-    /// Whether it is the target of a request as it stands.
+    /// Checks that it is valid in a request.
     fn checked(self) -> Option<Self> {
         let is_short = self.path.len() <= LONGEST_PATH && self.port != 0;
         (is_short && self.path.bytes().all(|byte| byte.is_ascii_graphic())).then_some(self)
@@ -96,7 +96,7 @@ impl SearchResponse {
     }
 }
 
-/// Which of the services that map ports, by preference.
+/// The services that map ports, in the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Ip2,
@@ -116,33 +116,33 @@ impl Kind {
     }
 }
 
-/// What maps ports at a gateway.
+/// A service of a gateway that maps ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     kind: Kind,
-    /// Where it is asked.
+    /// The location for requests.
     pub place: HttpLocation,
 }
 
-/// What it is asked for.
+/// A request to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The address outside.
+    /// Requests the public address.
     Address,
-    /// To map a UDP port.
+    /// Maps a UDP port.
     Map {
-        /// The port outside.
+        /// The public port.
         external: u16,
         /// This machine.
         own: Ipv4Addr,
-        /// The port of this machine.
+        /// The local port.
         internal: u16,
-        /// In seconds; 0 for without end.
+        /// The lifetime in seconds; 0 for a permanent mapping.
         lifetime: u32,
     },
-    /// To map it no more.
+    /// Deletes a mapping.
     Delete {
-        /// The port outside.
+        /// The public port.
         external: u16,
     },
 }
@@ -158,7 +158,8 @@ impl Request {
 }
 
 impl fmt::Display for Request {
-    /// The arguments, in the order of the service's description: some routers count them.
+    /// Writes the arguments in the order of the service's description, because some routers depend
+    /// on it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let port = |f: &mut fmt::Formatter<'_>, external: u16| {
             write!(
@@ -185,7 +186,7 @@ impl fmt::Display for Request {
 }
 
 impl Service {
-    /// Reads a description, which was had at this place of the gateway.
+    /// Reads a description from this location of the gateway.
     pub fn read(description: &str, at: &HttpLocation, gateway: Ipv4Addr) -> Option<Self> {
         let document = parse(description)?;
         let text = |of: Node<'_, '_>, name: &str| {
@@ -205,7 +206,7 @@ impl Service {
         })
     }
 
-    /// The header `SOAPAction`, and the body.
+    /// Returns the header `SOAPAction` and the body.
     pub fn encode(&self, request: &Request) -> (String, String) {
         let (kind, action) = (self.kind.name(), request.name());
         let body = format!(
@@ -218,24 +219,24 @@ impl Service {
     }
 }
 
-/// The address in an answer to [`Request::Address`], if others may reach something there.
+/// Returns the address in an answer to [`Request::Address`], if others may reach it.
 pub fn read_address(answer: &str) -> Option<Ipv4Addr> {
     let address = named(&parse(answer)?, "NewExternalIPAddress")?.parse().ok()?;
     super::is_usable(address).then_some(address)
 }
 
-/// Why a request is refused.
+/// The reason of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody has this port outside.
+    /// The public port is in use.
     Taken,
-    /// Mappings have no end there.
+    /// The gateway only supports permanent mappings.
     OnlyPermanent,
     /// Another code.
     Other(u16),
 }
 
-/// The refusal in an answer, if it is one (WANIPConnection:1, section 2.4.16).
+/// Returns the refusal in an answer, if there is one (WANIPConnection:1, section 2.4.16).
 pub fn read_refusal(answer: &str) -> Option<Refusal> {
     match named(&parse(answer)?, "errorCode")?.parse().ok()? {
         718 => Some(Refusal::Taken),
@@ -258,7 +259,8 @@ fn named<'a>(document: &'a Document<'_>, name: &str) -> Option<&'a str> {
     Some(found.text()?.trim())
 }
 
-/// Whether it is an element of this name; of namespaces, routers have their own ideas.
+/// Returns whether a node is an element with this name. Namespaces are ignored, because routers use
+/// them inconsistently.
 fn is(node: &Node<'_, '_>, name: &str) -> bool {
     node.is_element() && node.tag_name().name() == name
 }

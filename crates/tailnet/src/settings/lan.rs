@@ -1,20 +1,21 @@
-//! Networks of this machine that have addresses of tailnets: carriers give customers addresses of
-//! 100.64.0.0/10 (RFC 6598). Such a network wins: an address in it may be the gateway's.
+//! Networks of this machine with tailnet addresses: carriers use 100.64.0.0/10 for customers (RFC
+//! 6598). Such a network has precedence, because an address in it may be the gateway's.
 
 use ipnet::IpNet;
 
 use super::{Environment, MAX_REPORTED};
 use crate::{desired_host, messages::Node};
 
-/// See the module.
+/// The networks of this machine with tailnet addresses.
 pub(super) struct Lans<'a> {
     networks: Vec<&'a IpNet>,
-    /// The user accepts all addresses in these.
+    /// Networks from which the user accepts all addresses.
     ranges: &'a [IpNet],
 }
 
 impl<'a> Lans<'a> {
-    /// Without an interface the machine does not have the tailnet's addresses, and nothing clashes.
+    /// Without an interface the machine does not get the tailnet's addresses, and there are no
+    /// conflicts.
     pub fn of(environment: &Environment<'a>) -> Self {
         let is_lan = |net: &&IpNet| {
             net.prefix_len() < net.max_prefix_len()
@@ -24,17 +25,17 @@ impl<'a> Lans<'a> {
         Self { networks: connected.filter(is_lan).collect(), ranges: environment.ranges }
     }
 
-    /// Whether an address is in one of the networks.
+    /// Returns whether an address is in one of the networks.
     pub fn has(&self, address: &IpNet) -> bool {
         self.network_of(address).is_some()
     }
 
-    /// The addresses that are in none of the networks.
+    /// Returns the addresses outside of the networks.
     pub fn others(&self, addresses: &[IpNet]) -> impl Iterator<Item = IpNet> {
         addresses.iter().filter(|address| !self.has(address)).copied()
     }
 
-    /// The addresses of nodes that are not used, in a line.
+    /// Reports the ignored addresses of nodes.
     pub fn problem(&self, own: &Node, peers: &[&Node]) -> Option<String> {
         if self.networks.is_empty() {
             return None;

@@ -204,7 +204,7 @@ fn a_network_of_this_machine_wins_over_addresses_of_the_tailnet_in_it() {
         let expected = "100.64.0.7 of n7.tail.net in 100.64.0.0/24, 100.64.0.1 of n1.tail.net";
         assert!(problem.contains(expected), "{problem}");
     }
-    // A range that the user named wins, and without an interface nothing clashes.
+    // A configured range has precedence, and without an interface there are no conflicts.
     let ranges = ["100.64.0.0/10".parse().unwrap()];
     for environment in [
         Environment { ranges: &ranges, ..environment },
@@ -263,7 +263,7 @@ fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
     let shy = settings(&map, &Prefs::new(), &environment);
     assert_eq!(allowed(&shy, 2), ["100.64.0.2/32", "10.7.0.2/32"]);
     let accepting = settings(&map, &Prefs { route_all: true, ..Prefs::new() }, &environment);
-    // Who asks for routes gets them.
+    // A user who accepts routes gets them.
     assert_eq!(allowed(&accepting, 2).len(), 4);
     assert_eq!(allowed(&accepting, 3), ["100.64.0.3/32", "10.0.0.0/8"]);
     assert_eq!(allowed(&accepting, 4), ["100.64.0.4/32"]);
@@ -299,7 +299,7 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
         json!({"KeySignature": Base64::encode_string(&bytes(&signature["Text"]))})
     };
     let unsigned = json!({"UnsignedPeerAPIOnly": true});
-    // Nobody needs the coordinator to say that it is on.
+    // The rejection does not depend on the coordinator.
     let map = map(json!({
         "Node": node(1, json!({})),
         "Peers": [
@@ -338,7 +338,7 @@ fn a_coordinator_elsewhere_names_no_resolver_on_this_machine() {
     }}));
     let here = Scope::of_control(&"http://127.0.0.1".parse().unwrap(), "");
     let of = |scope| {
-        // The resolver that the machine had before is its user's.
+        // The previous resolver of the machine was chosen by its user.
         let servers = ["127.0.0.53".parse().unwrap()];
         let environment = Environment {
             now: NOW,
@@ -372,6 +372,6 @@ fn addresses_of_a_range_that_the_user_named_are_accepted_of_this_node_and_its_pe
     assert_eq!(named.host.addresses, ["203.0.113.1/32".parse().unwrap()]);
     assert_eq!(allowed(&named, 2), ["203.0.113.2/32"]);
     assert!(of(&[], true).host.addresses.is_empty());
-    // Without an interface the machine does not have the address.
+    // Without an interface the machine does not get the address.
     assert_eq!(of(&[], false).host.addresses, named.host.addresses);
 }

@@ -1,4 +1,4 @@
-//! What tailnet lock lets in.
+//! Tailnet lock's effect on the settings.
 
 use std::collections::HashMap;
 
@@ -12,11 +12,11 @@ use crate::{
     tka::{Authority, VerifyError, rejected_peers},
 };
 
-/// Who is kept out.
+/// The excluded peers.
 pub(super) enum Excluded {
-    /// Everybody: it is not known who may sign.
+    /// All peers: the trusted keys are unknown.
     All,
-    /// These.
+    /// Some peers, with the reasons.
     Some(HashMap<NodePublic, VerifyError>),
 }
 
@@ -29,8 +29,8 @@ impl Excluded {
     }
 }
 
-/// Who is kept out. Where keys are known, it does not matter whether the coordinator says that
-/// tailnet lock is on: a secret alone turns it off.
+/// Returns the excluded peers. If keys are stored, they count even if the coordinator reports that
+/// tailnet lock is off: only a secret turns it off.
 pub(super) fn excluded(
     map: &NetworkMap,
     own: &Node,
@@ -46,7 +46,7 @@ pub(super) fn excluded(
             );
             return Excluded::All;
         }
-        // The agent tells why.
+        // The agent reports the reason.
         TkaStatus::Damaged => return Excluded::All,
         TkaStatus::On { authority, own_key } => (authority, own_key),
     };
@@ -72,8 +72,8 @@ pub(super) fn excluded(
     Excluded::Some(refused)
 }
 
-/// The peers that tailnet lock keeps out. Those too that the coordinator exempts from it: Tailscale's
-/// clients let these in to reach an HTTP server of theirs, which this node has not.
+/// Returns the peers that tailnet lock rejects. This includes those that the coordinator exempts:
+/// Tailscale's clients admit these only to their peer API, which linerate does not have.
 pub fn rejected_by_tka(
     map: &NetworkMap,
     authority: &Authority,
@@ -83,7 +83,7 @@ pub fn rejected_by_tka(
     rejected_peers(authority, signatures.iter().map(|(key, signature)| (*key, &signature[..])))
 }
 
-/// The signature of a node's key, as tailnet lock has it; what is none is empty.
+/// Returns the tailnet-lock signature of a node's key; empty if it is invalid base64.
 pub fn key_signature(node: &Node) -> Vec<u8> {
     Base64::decode_vec(&node.key_signature).unwrap_or_default()
 }

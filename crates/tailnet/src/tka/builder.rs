@@ -1,5 +1,5 @@
-//! What a trusted key makes: the first checkpoint, updates, and signatures of node keys
-//! (`tka/builder.go`, `ipn/ipnlocal/tailnet-lock.go`).
+//! Creation of checkpoints, updates and signatures with a trusted key (`tka/builder.go`,
+//! `ipn/ipnlocal/tailnet-lock.go`).
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use super::{
 };
 use crate::keys::NodePublic;
 
-/// The most updates behind a checkpoint before another is made (`tka/builder.go`).
+/// The maximum number of updates after a checkpoint before the next one (`tka/builder.go`).
 const CHECKPOINT_EVERY: usize = 50;
 
-/// A key that is to be trusted, or no more, as programs name it (tailscale `tka.Key`).
+/// A key to add or remove, in Tailscale's JSON (`tka.Key`).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct NewKey {
@@ -34,15 +34,15 @@ pub struct NewKey {
 }
 
 impl NewKey {
-    /// A key with so many votes and nothing noted with it.
+    /// Creates a key without metadata.
     pub fn new(id: KeyId, votes: u64) -> Self {
         Self { kind: ED25519, votes, public: id.to_vec(), meta: None }
     }
 
-    /// Its number.
+    /// Returns the ID.
     ///
     /// # Errors
-    /// It is none of Ed25519.
+    /// It is not an Ed25519 key.
     pub fn id(&self) -> Result<KeyId, DecodeError> {
         let id = self.public.as_slice().try_into().map_err(|_| DecodeError::Key)?;
         if self.kind == ED25519 { Ok(id) } else { Err(DecodeError::Key) }
@@ -55,21 +55,21 @@ impl NewKey {
     }
 }
 
-/// Reads a key's public half, as `nlpub:` or `tlpub:`.
+/// Reads a public key with the prefix `nlpub:` or `tlpub:`.
 ///
 /// # Errors
-/// It is none.
+/// The text is not a public key.
 pub fn read_public(text: &str) -> Result<KeyId, DecodeError> {
     let hex = text.strip_prefix(PUBLIC).or_else(|| text.strip_prefix(SHOWN));
     let bytes = base16ct::mixed::decode_vec(hex.ok_or(DecodeError::Key)?);
     bytes.ok().and_then(|bytes| bytes.try_into().ok()).ok_or(DecodeError::Key)
 }
 
-/// The text of the checkpoint that a chain begins with: which keys are trusted, and the hashes of
-/// the secrets of which each turns tailnet lock off. `numbers` are random.
+/// Returns the encoded first checkpoint of a chain, with the trusted keys and the hashes of the
+/// disablement secrets. `numbers` must be random.
 ///
 /// # Errors
-/// The key that signs is none of them, or they may not be.
+/// The signing key is not one of them, or they are not valid.
 pub fn first_checkpoint(
     keys: &[NewKey],
     disablement_hashes: &[[u8; 32]],
@@ -84,10 +84,10 @@ pub fn first_checkpoint(
 }
 
 impl Authority {
-    /// Updates that add keys and remove others, and a checkpoint where one is due.
+    /// Returns encoded updates that add and remove keys, and a checkpoint if one is due.
     ///
     /// # Errors
-    /// The key that signs is not trusted, or it cannot be done.
+    /// The signing key is not trusted, or the change is not valid.
     pub fn edit_keys(
         &self,
         by: &TkaKey,
@@ -119,16 +119,16 @@ impl Authority {
         Ok(made)
     }
 
-    /// How many updates that count follow the last checkpoint.
+    /// Returns the number of active updates after the last checkpoint.
     fn since_checkpoint(&self) -> usize {
         self.path.iter().rev().take_while(|hash| !self.chain.is_checkpoint(hash)).count()
     }
 
-    /// The signature of a node key, by a key that is trusted here. The node renews it by the key
-    /// `wrapping`, which may be empty.
+    /// Signs a node key with a trusted key. The node renews the signature with the key `wrapping`,
+    /// which may be empty.
     ///
     /// # Errors
-    /// The key that signs is not trusted.
+    /// The signing key is not trusted.
     pub fn sign(
         &self,
         by: &TkaKey,
@@ -144,8 +144,8 @@ impl Authority {
         Ok(sign(by, node, wrapping))
     }
 
-    /// The updates that somebody lacks who has this head, or one of these before it. `None`: all of
-    /// what is said there is unknown here.
+    /// Returns the encoded updates that another party with this head, or with one of these
+    /// ancestors, does not have; `None` if all of them are unknown.
     pub fn missing_updates(
         &self,
         head: &UpdateHash,
@@ -156,12 +156,12 @@ impl Authority {
         Some(self.path[common + 1..].iter().filter_map(|hash| self.chain.text(hash)).collect())
     }
 
-    /// The text of the first update that is known.
+    /// Returns the oldest stored update, encoded.
     pub fn oldest_update(&self) -> Vec<u8> {
         self.chain.text(&self.chain.oldest()).unwrap_or_default()
     }
 
-    /// The last updates that count, the newest first: hash, what it does, and text.
+    /// Returns the last active updates, the newest first: hash, type and encoding.
     pub fn log(&self, most: usize) -> Vec<(UpdateHash, &'static str, Vec<u8>)> {
         let entry = |hash: &UpdateHash| {
             let update = self.chain.get(hash)?;
@@ -171,7 +171,7 @@ impl Authority {
     }
 }
 
-/// The signature of a node key, whoever trusts the key that signs.
+/// Signs a node key, without a check that the signing key is trusted.
 pub fn sign(by: &TkaKey, node: &NodePublic, wrapping: &[u8]) -> Vec<u8> {
     NodeSignature::direct(node, wrapping, by).text()
 }

@@ -1,8 +1,8 @@
-//! The CBOR of tailnet lock (RFC 8949), in the form that is hashed and signed: integers as short
-//! as they go, the keys of maps in order, nothing of indefinite length.
+//! The CBOR encoding of tailnet lock (RFC 8949) that is hashed and signed: shortest integers,
+//! ordered map keys, no indefinite lengths.
 //!
-//! What is hashed is a message as it is written anew, so a reader that passed something over would
-//! compute another hash. Therefore a field that is not known is refused.
+//! The hash is computed from the re-encoded message. A decoder that ignores a field would compute a
+//! different hash. Therefore unknown fields are rejected.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use super::DecodeError;
 
 /// The deepest nesting (`tka/tka.go`, `cborDecOpts`): a signature that was renewed 15 times.
 const DEEPEST: usize = 16;
-/// The most items of a list.
+/// The maximum number of items in a list.
 const MOST_ITEMS: usize = 4096;
-/// What the library is to read: one level more than may be, as it counts what is inside.
+/// The limit of the library: one level more than allowed, because it counts inner values.
 const RECURSION: usize = 2 * DEEPEST;
 
 /// Reads a message.
@@ -48,11 +48,11 @@ pub(super) fn write(value: &Value) -> Vec<u8> {
     text
 }
 
-/// The fields of a message that is read. `null` is none.
+/// The fields of a decoded message. `null` is equivalent to absent.
 pub(super) struct Fields(BTreeMap<u8, Value>);
 
 impl Fields {
-    /// Those of a map by small numbers.
+    /// Reads a map with small integers as keys.
     pub fn of(value: Value) -> Result<Self, DecodeError> {
         let Value::Map(pairs) = value else { return Err(DecodeError::Field) };
         let mut fields = BTreeMap::new();
@@ -67,12 +67,12 @@ impl Fields {
         Ok(Self(fields))
     }
 
-    /// A field in which there is a message.
+    /// Removes and returns a field.
     pub fn take(&mut self, key: u8) -> Option<Value> {
         self.0.remove(&key)
     }
 
-    /// A number.
+    /// Removes a field with a number.
     pub fn number<N: TryFrom<u64>>(&mut self, key: u8) -> Result<Option<N>, DecodeError> {
         let number = |value: Value| {
             let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
@@ -81,18 +81,18 @@ impl Fields {
         self.take(key).map(number).transpose()
     }
 
-    /// Bytes; none are as good as no field.
+    /// Removes a field with bytes; absent is equivalent to empty.
     pub fn bytes(&mut self, key: u8) -> Result<Vec<u8>, DecodeError> {
         let bytes = |value: Value| value.into_bytes().map_err(|_| DecodeError::Field);
         Ok(self.take(key).map(bytes).transpose()?.unwrap_or_default())
     }
 
-    /// So many bytes.
+    /// Removes a field with exactly `N` bytes.
     pub fn exactly<const N: usize>(&mut self, key: u8) -> Result<Option<[u8; N]>, DecodeError> {
         self.take(key).map(exactly).transpose()
     }
 
-    /// The items of a list.
+    /// Removes a field with a list.
     pub fn list(&mut self, key: u8) -> Result<Vec<Value>, DecodeError> {
         let list = |value: Value| match value {
             Value::Array(items) if items.len() <= MOST_ITEMS => Ok(items),
@@ -101,29 +101,29 @@ impl Fields {
         Ok(self.take(key).map(list).transpose()?.unwrap_or_default())
     }
 
-    /// Texts by names.
+    /// Removes a field with named texts.
     pub fn texts(&mut self, key: u8) -> Result<Option<Texts>, DecodeError> {
         self.take(key).map(Texts::of).transpose()
     }
 
-    /// There is no other field.
+    /// Checks that there are no other fields.
     pub fn end(self) -> Result<(), DecodeError> {
         if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Field) }
     }
 }
 
-/// So many bytes.
+/// Reads exactly `N` bytes.
 pub(super) fn exactly<const N: usize>(value: Value) -> Result<[u8; N], DecodeError> {
     let bytes = value.into_bytes().ok().and_then(|bytes| bytes.try_into().ok());
     bytes.ok_or(DecodeError::Field)
 }
 
-/// Texts by names.
+/// Named texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Texts(BTreeMap<String, String>);
 
 impl Texts {
-    /// These, if there are any.
+    /// Returns the texts, if there are any.
     pub fn some(texts: BTreeMap<String, String>) -> Option<Self> {
         (!texts.is_empty()).then_some(Self(texts))
     }
@@ -142,17 +142,17 @@ impl Texts {
         Ok(Self(texts))
     }
 
-    /// All of them.
+    /// Returns all texts.
     pub fn all(&self) -> &BTreeMap<String, String> {
         &self.0
     }
 
-    /// How many bytes they have, with their names.
+    /// Returns the number of bytes of texts and names.
     pub fn len(&self) -> usize {
         self.0.iter().map(|(name, text)| name.len() + text.len()).sum()
     }
 
-    /// In the order of the names as they are written: the shorter first.
+    /// Encodes the texts in canonical order: shorter names first.
     fn value(&self) -> Option<Value> {
         let mut pairs: Vec<(&String, &String)> = self.0.iter().collect();
         pairs.sort_by_key(|(name, _)| (name.len(), *name));
@@ -162,18 +162,18 @@ impl Texts {
     }
 }
 
-/// The fields of a message that is written, in the order of their numbers.
+/// The fields of a message to encode, in ascending order.
 #[derive(Default)]
 pub(super) struct Writing(Vec<(Value, Value)>);
 
 impl Writing {
-    /// A field.
+    /// Adds a field.
     pub fn field(mut self, key: u8, value: impl Into<Value>) -> Self {
         self.0.push((key.into(), value.into()));
         self
     }
 
-    /// A field that is left out where it is none.
+    /// Adds a field if it is present.
     pub fn some(self, key: u8, value: Option<impl Into<Value>>) -> Self {
         match value {
             Some(value) => self.field(key, value),
@@ -181,17 +181,17 @@ impl Writing {
         }
     }
 
-    /// Bytes that are left out where there are none.
+    /// Adds bytes if there are any.
     pub fn bytes(self, key: u8, bytes: &[u8]) -> Self {
         self.some(key, (!bytes.is_empty()).then_some(bytes))
     }
 
-    /// Texts that are left out where there are none.
+    /// Adds texts if there are any.
     pub fn texts(self, key: u8, texts: Option<&Texts>) -> Self {
         self.some(key, texts.and_then(Texts::value))
     }
 
-    /// All of it.
+    /// Returns the message.
     pub fn value(self) -> Value {
         Value::Map(self.0)
     }

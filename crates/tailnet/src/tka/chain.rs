@@ -1,4 +1,4 @@
-//! The updates that are known, and which of them count.
+//! The stored updates, and the selection of the active ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,30 +8,31 @@ use super::{
     update::{Kind, Update, UpdateHash},
 };
 
-/// How many updates are kept before old ones are given up.
+/// The number of updates above which old ones are removed.
 const MANY: usize = 256;
-/// How many of the last ones are kept at least (`tka/limits.go`, `CompactionDefaults`).
+/// The minimum number of recent updates that stay (`tka/limits.go`, `CompactionDefaults`).
 const LAST: usize = 24;
-/// The most updates that are kept, and so walked (`tka/limits.go`, `maxScanIterations`).
+/// The maximum number of stored updates, which limits searches (`tka/limits.go`,
+/// `maxScanIterations`).
 pub(super) const MOST: usize = 2000;
-/// The most bytes of the stored updates, as [`weight`] counts them. A node without any has all of them in one
-/// answer.
+/// The maximum size of the stored updates in bytes, as [`weight`] counts them. A new node gets all
+/// of them in one answer.
 pub const MOST_BYTES: usize = 2 << 20;
-/// Memory of one note in addition to its text.
+/// The memory of one note in addition to its text.
 const NOTE: usize = 128;
 
-/// The updates that are known: a tree that begins with a checkpoint.
+/// The stored updates: a tree whose root is a checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     oldest: UpdateHash,
     updates: BTreeMap<UpdateHash, Update>,
-    /// The weight of all updates.
+    /// The size of all updates.
     bytes: usize,
     children: BTreeMap<UpdateHash, BTreeSet<UpdateHash>>,
 }
 
 impl Chain {
-    /// A chain that begins with a checkpoint, and the state there.
+    /// Creates a chain from a checkpoint, and returns its state.
     pub fn new(first: Update) -> Result<(Self, State), VerifyError> {
         let Kind::Checkpoint(state) = &first.kind else { return Err(VerifyError::NoCheckpoint) };
         let (state, oldest, bytes) = (state.clone(), first.hash(), weight(&first));
@@ -63,7 +64,7 @@ impl Chain {
         self.updates.get(hash)?.parent.filter(|_| *hash != self.oldest)
     }
 
-    /// All updates, each behind its parent.
+    /// Returns all updates, each after its parent.
     pub fn all(&self) -> Vec<&Update> {
         let (mut all, mut next) = (Vec::new(), vec![self.oldest]);
         while let Some(hash) = next.pop() {
@@ -77,7 +78,7 @@ impl Chain {
         self.children.get(hash).into_iter().flatten().copied()
     }
 
-    /// Takes an update, which is signed and follows a known one.
+    /// Adds a verified update whose parent is stored.
     pub fn insert(&mut self, hash: UpdateHash, update: Update) -> Result<(), VerifyError> {
         let parent =
             update.parent.filter(|parent| self.has(parent)).ok_or(VerifyError::NoParent)?;
@@ -91,7 +92,7 @@ impl Chain {
         Ok(())
     }
 
-    /// The state behind a known update.
+    /// Returns the state after an update.
     pub fn state_at(&self, hash: &UpdateHash) -> Result<State, VerifyError> {
         let (mut path, mut at) = (Vec::new(), *hash);
         let mut state = loop {
@@ -106,7 +107,7 @@ impl Chain {
         Ok(state)
     }
 
-    /// The last update that counts, the state there, and the way to it.
+    /// Returns the active updates, and the state after them.
     pub fn head(&self) -> Result<(Vec<UpdateHash>, State), VerifyError> {
         let (mut path, mut at) = (vec![self.oldest], self.oldest);
         let mut state = self.state_at(&at)?;
@@ -118,7 +119,7 @@ impl Chain {
         Ok((path, state))
     }
 
-    /// Of several that follow one, that with the most votes; else one that removes a key; else the
+    /// Selects the active child: the one with the most votes; then one that removes a key; then the
     /// lowest hash (`tka/tka.go`, `pickNextAUM`).
     fn next(&self, at: &UpdateHash, state: &State) -> Option<(UpdateHash, &Update)> {
         let children = self.children(at).filter_map(|hash| Some((hash, self.updates.get(&hash)?)));
@@ -128,7 +129,7 @@ impl Chain {
         })
     }
 
-    /// Gives old updates up, where there are many: all before a checkpoint, and what branched off.
+    /// If there are many updates, removes those before a checkpoint and their branches.
     pub fn compact(&mut self, path: &[UpdateHash]) {
         let settled = path.len().saturating_sub(LAST);
         let newest = path[..settled].iter().rev().find(|hash| self.is_checkpoint(hash));
@@ -146,7 +147,7 @@ impl Chain {
     }
 }
 
-/// The bytes of an update: of its text, and of its notes in memory.
+/// Returns the size of an update: its encoding, and the memory of its notes.
 fn weight(update: &Update) -> usize {
     update.text().len() + NOTE * update.notes()
 }
@@ -158,7 +159,7 @@ mod tests {
         *,
     };
 
-    /// The number of updates of `kind` that a chain takes, and their weight.
+    /// Returns how many updates of `kind` fit into a chain, and their size.
     fn taken(kind: impl Fn(u64) -> Kind) -> (usize, usize) {
         let signer = TkaKey::new(&[1; 32]);
         let first = Update::by(&signer, None, Kind::Checkpoint(state(1, 0, 0)));
@@ -178,7 +179,7 @@ mod tests {
         (chain.updates.len(), bytes)
     }
 
-    /// A state of keys with this number of notes each.
+    /// Returns a state whose keys have this number of notes each.
     fn state(keys: u64, number: u64, notes: u8) -> State {
         let key = |key: u64| {
             let mut id = [0; 32];

@@ -1,10 +1,11 @@
-//! What a person has a node do to tailnet lock, by the node's own key (`ipn/ipnlocal/tailnet-lock.go`).
+//! The user's tailnet-lock commands, executed with the node's own key
+//! (`ipn/ipnlocal/tailnet-lock.go`).
 //!
 //! ```text
 //!   TkaCommand ──► question ──► coordinator ──► answer ──► PendingCommand ──► another question, or it is done
 //! ```
 //!
-//! What is made is verified here as every node verifies it, before the coordinator has it.
+//! Created updates are verified here as by every node, before they are sent to the coordinator.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -27,101 +28,101 @@ const DISABLE_PATH: &str = "/machine/tka/disable";
 const SIGN_PATH: &str = "/machine/tka/sign";
 const AFFECTED_PATH: &str = "/machine/tka/affected-sigs";
 
-/// What is to be done.
+/// A command.
 #[derive(Clone)]
 pub enum TkaCommand {
-    /// Turn it on: these keys are trusted, and a secret with one of these hashes turns it off.
+    /// Turns tailnet lock on with these trusted keys and hashes of disablement secrets.
     Init {
-        /// The keys, of which one is the node's own.
+        /// The keys. One is the node's own.
         keys: Vec<NewKey>,
         /// The hashes.
         disablement_hashes: Vec<[u8; 32]>,
     },
-    /// Sign a node key.
+    /// Signs a node key.
     Sign {
         /// The node key.
         node: NodePublic,
-        /// The key that the node renews the signature with, or none.
+        /// The key with which the node renews the signature; may be empty.
         wrapping: Vec<u8>,
     },
-    /// Trust other keys.
+    /// Changes the trusted keys.
     Modify {
-        /// These too.
+        /// Keys to add.
         add: Vec<NewKey>,
-        /// These no more.
+        /// Keys to remove.
         remove: Vec<NewKey>,
     },
-    /// Turn it off by a secret.
+    /// Turns tailnet lock off with a secret.
     Disable(Zeroizing<Vec<u8>>),
-    /// Show the signatures that count by a key.
+    /// Shows the valid signatures by a key.
     Affected(KeyId),
-    /// Make an auth key that brings a credential of a trusted key.
+    /// Creates an auth key with a credential by a trusted key.
     Wrap {
         /// The auth key.
         auth_key: Zeroizing<String>,
         /// The trusted key.
         by: TkaKey,
     },
-    /// Show the last updates, so many at most.
+    /// Shows the last updates, up to this number.
     Log(usize),
 }
 
-/// Who does it.
+/// The context of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandContext<'a> {
     /// The node's own key.
     pub own: &'a TkaKey,
-    /// What is known of tailnet lock.
+    /// The authority, if tailnet lock is on.
     pub known: Option<&'a Authority>,
-    /// What questions are made with.
+    /// Creates the requests.
     pub requester: Requester,
 }
 
-/// What comes next.
+/// The next step of a command.
 #[derive(Debug)]
 pub enum CommandStep {
-    /// The coordinator is asked this.
+    /// A request to the coordinator: path, body, and the command that processes the answer.
     Request(&'static str, Vec<u8>, PendingCommand),
-    /// It is done, and this is the answer.
+    /// The result of the command.
     Done(Value),
 }
 
-/// What waits for an answer of the coordinator.
+/// A command that waits for an answer of the coordinator.
 #[derive(Clone, Debug)]
 pub struct PendingCommand(Waiting);
 
 #[derive(Clone, Debug)]
 enum Waiting {
-    /// For the nodes that are to be signed.
+    /// The nodes to sign.
     Nodes,
-    /// For a coordinator that has this head then.
+    /// The coordinator's head, which must be this one.
     Head(UpdateHash),
-    /// For signatures by this key.
+    /// The signatures by this key.
     Signatures(KeyId),
-    /// For nothing but that it is done.
+    /// A confirmation.
     Consent,
 }
 
-/// Why it is not done.
+/// The reason why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TkaCommandError {
-    /// The node has no key that is registered.
+    /// The node has no registered key.
     LoggedOut,
-    /// It is off.
+    /// Tailnet lock is off.
     IsOff,
-    /// It is on.
+    /// Tailnet lock is on.
     IsOn,
     /// The node's key is not trusted.
     NotTrusted,
-    /// The secret does not turn it off.
+    /// The secret is wrong.
     WrongSecret,
-    /// It does not count.
+    /// The command is rejected.
     Refused(VerifyError),
-    /// The coordinator's answer cannot be read.
+    /// The coordinator's answer is unreadable.
     BadAnswer,
-    /// The coordinator names a signature that is not one, or not by that key.
+    /// The coordinator listed an invalid signature, or one by another key.
     BadSignature,
-    /// Others made an update meanwhile.
+    /// Another node made an update at the same time.
     Moved,
 }
 
@@ -174,7 +175,7 @@ struct Affected {
     signatures: Option<Vec<String>>,
 }
 
-/// Without the secrets in it.
+/// Omits the secrets.
 impl fmt::Debug for TkaCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -190,10 +191,10 @@ impl fmt::Debug for TkaCommand {
 }
 
 impl TkaCommand {
-    /// Begins. `random` is for what nobody is to guess.
+    /// Starts the command. `random` must be unpredictable.
     ///
     /// # Errors
-    /// It cannot be done.
+    /// The command failed.
     pub fn begin(
         self,
         by: CommandContext<'_>,
@@ -280,10 +281,10 @@ impl CommandContext<'_> {
 }
 
 impl PendingCommand {
-    /// Takes the coordinator's answer.
+    /// Processes the coordinator's answer.
     ///
     /// # Errors
-    /// It is not done.
+    /// The command failed.
     pub fn handle_answer(
         self,
         by: CommandContext<'_>,

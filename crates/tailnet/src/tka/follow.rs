@@ -1,4 +1,4 @@
-//! How a node follows tailnet lock: what it knows, and what it asks the coordinator for.
+//! Synchronization of a node's authority with the coordinator.
 //!
 //! ```text
 //!            .-- off there ---► bootstrap ──► a secret that counts ──► nothing is known
@@ -6,8 +6,8 @@
 //!            `-- other head ------------------------------------+──► offer ──► updates ──► send
 //! ```
 //!
-//! One request at a time. What is known changes by what was verified alone: an answer that does
-//! not count, or none, changes nothing and is asked for again after a while.
+//! There is one pending request at a time. Only verified answers change the authority. A rejected
+//! or missing answer changes nothing, and the request is repeated after a delay.
 
 use std::{fmt, time::Duration};
 
@@ -22,20 +22,20 @@ use super::{
 };
 use crate::{control::backoff::Backoff, messages::TkaInfo};
 
-/// What is known of tailnet lock.
+/// The node's copy of the authority.
 #[derive(Debug, Default)]
 pub enum LocalAuthority {
-    /// Nothing.
+    /// Tailnet lock is off here.
     #[default]
     Unknown,
-    /// It was on, and what was kept of it cannot be read.
+    /// Tailnet lock was on, and its stored state is unreadable.
     Damaged,
-    /// Who may sign.
+    /// The trusted keys.
     Trusted(Box<Authority>),
 }
 
 impl LocalAuthority {
-    /// Who may sign.
+    /// Returns the authority, if tailnet lock is on.
     pub fn authority(&self) -> Option<&Authority> {
         match self {
             Self::Trusted(authority) => Some(authority),
@@ -44,29 +44,29 @@ impl LocalAuthority {
     }
 }
 
-/// A request for the coordinator.
+/// A request to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncRequest {
-    /// By which its answer is known.
+    /// The ID of the request.
     pub number: u32,
-    /// Where it is asked.
+    /// The path.
     pub path: &'static str,
-    /// What is asked, in JSON.
+    /// The body, in JSON.
     pub body: Vec<u8>,
 }
 
-/// Why what is known here is not what the coordinator says.
+/// The reason why the copy differs from the coordinator's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncError {
-    /// It was not answered; why, in words.
+    /// There was no answer, for this reason.
     NoAnswer(String),
-    /// The answer cannot be read.
+    /// The answer is unreadable.
     BadAnswer,
-    /// What was answered does not count.
+    /// An update in the answer is rejected.
     Refused(VerifyError),
-    /// It is off for the coordinator, which has no secret that turns it off.
+    /// The coordinator reports that it is off, without a valid secret.
     NoSecret,
-    /// The coordinator has other updates, and does not give them.
+    /// The coordinator has other updates, and does not send them.
     Apart,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for SyncError {
     }
 }
 
-/// What waits for an answer.
+/// The expected answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     Checkpoint,
@@ -98,34 +98,35 @@ enum Waiting {
     Head,
 }
 
-/// What this node knows of tailnet lock, and how it comes to know what the coordinator knows.
+/// Synchronizes the node's copy of the authority with the coordinator.
 #[derive(Debug)]
 pub struct Follower {
     known: LocalAuthority,
-    /// Whether a map came over the connection that stands.
+    /// Whether a map was received over the current connection.
     is_connected: bool,
     number: u32,
     waiting: Option<Waiting>,
-    /// What the map input when the coordinator last confirmed this node's head: it may lag behind.
+    /// The head in the map when the coordinator last confirmed this node's head. The map may lag
+    /// behind.
     confirmed: Option<String>,
     failure: Option<SyncError>,
     failures: Backoff,
     retry: Option<Duration>,
 }
 
-/// What the coordinator says of tailnet lock, and what its questions are made with.
+/// The inputs of a synchronization step.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncInput<'a> {
-    /// What the map says.
+    /// The state in the map.
     pub tka: Option<&'a TkaInfo>,
-    /// What questions are made with.
+    /// Creates the requests.
     pub requester: Requester,
     /// The time.
     pub now: Duration,
 }
 
 impl Follower {
-    /// Begins with what was kept.
+    /// Starts with the stored copy.
     pub fn new(known: LocalAuthority) -> Self {
         Self {
             known,
@@ -139,33 +140,33 @@ impl Follower {
         }
     }
 
-    /// What is known.
+    /// Returns the copy of the authority.
     pub fn local_authority(&self) -> &LocalAuthority {
         &self.known
     }
 
-    /// Why that is not what the coordinator says.
+    /// Returns the reason why the copy differs from the coordinator's state.
     pub fn failure(&self) -> Option<&SyncError> {
         self.failure.as_ref()
     }
 
-    /// When [`Self::poll_request`] may have something to ask that it had not before.
+    /// Returns the time at which [`Self::poll_request`] may return a new request.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.retry.filter(|_| self.is_connected)
     }
 
-    /// The first map over a connection is here.
+    /// The first map of a connection was received.
     pub fn handle_connected(&mut self) {
         self.is_connected = true;
         (self.waiting, self.confirmed, self.retry) = (None, None, None);
     }
 
-    /// The connection ended: nothing is answered any more.
+    /// The connection ended, and pending requests get no answer.
     pub fn handle_disconnected(&mut self) {
         (self.is_connected, self.waiting) = (false, None);
     }
 
-    /// What to ask now.
+    /// Returns the next request.
     pub fn poll_request(&mut self, input: SyncInput<'_>) -> Option<SyncRequest> {
         let waits = self.waiting.is_some() || self.retry.is_some_and(|at| input.now < at);
         if !self.is_connected || waits || matches!(self.known, LocalAuthority::Damaged) {
@@ -208,8 +209,8 @@ impl Follower {
         Some(SyncRequest { number: self.number, path, body })
     }
 
-    /// Takes the answer to a request, or why there is none. Whether what is known changed, and
-    /// what to ask next. `random` is any number.
+    /// Processes an answer, or the reason why there is none. Returns whether the copy changed, and
+    /// the next request. `random` is any number.
     pub fn handle_answer(
         &mut self,
         number: u32,
@@ -237,12 +238,12 @@ impl Follower {
         }
     }
 
-    /// The coordinator is believed in this, once: there is nobody else to ask.
+    /// The coordinator is trusted here, once, because there is no other source.
     fn handle_checkpoint(&mut self, text: &[u8], requester: Requester) -> Taken {
         let answer: BootstrapResponse = read(text)?;
         let authority = Authority::bootstrap(&answer.checkpoint).map_err(SyncError::Refused)?;
         self.known = LocalAuthority::Trusted(Box::new(authority));
-        // Even if there is none: the coordinator learns by it that this node knows the keys.
+        // Sent even if nothing is missing: it informs the coordinator that this node has the keys.
         Ok((true, self.request_updates(requester)))
     }
 
@@ -279,7 +280,7 @@ impl Follower {
     }
 }
 
-/// Whether what is known changed, and what to ask next.
+/// Whether the copy changed, and the next request.
 type Taken = Result<(bool, Option<SyncRequest>), SyncError>;
 
 fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, SyncError> {

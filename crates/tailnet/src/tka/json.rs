@@ -1,4 +1,4 @@
-//! Keys and signatures as the command `tailscale lock` reads them (`ipn/ipnstate`, `tka/sig.go`).
+//! Keys and signatures in the JSON of `tailscale lock` (`ipn/ipnstate`, `tka/sig.go`).
 
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Authority {
-    /// The keys that may sign.
+    /// Returns the trusted keys.
     pub fn keys_json(&self) -> Vec<Value> {
         let shown = |key: &super::key::Key| {
             json!({
@@ -23,16 +23,16 @@ impl Authority {
         self.state.keys.iter().map(shown).collect()
     }
 
-    /// The number that was made when the chain began.
+    /// Returns the random number of the chain.
     pub fn state_id(&self) -> u64 {
         self.state.numbers.0
     }
 }
 
-/// The signature of a node key.
+/// Returns the signature of a node key.
 ///
 /// # Errors
-/// It is none.
+/// It cannot be decoded.
 pub fn signature_json(text: &[u8]) -> Result<Value, DecodeError> {
     Ok(shown(&NodeSignature::read(cbor::read(text)?)?))
 }

@@ -1,4 +1,4 @@
-//! Keys that are trusted (`tka/key.go`).
+//! Trusted keys (`tka/key.go`).
 
 use ciborium::Value;
 use ed25519_dalek::{Signature, VerifyingKey};
@@ -8,25 +8,25 @@ use super::{
     cbor::{Fields, Texts, Writing},
 };
 
-/// Ed25519: the only kind there is.
+/// Ed25519, the only kind.
 pub(super) const ED25519: u8 = 1;
-/// The most votes that a key may have.
+/// The maximum number of votes of a key.
 const MOST_VOTES: u64 = 4096;
-/// The most bytes of what is noted with a key.
+/// The maximum size of a key's notes in bytes.
 const MOST_NOTES: usize = 512;
-/// The most notes of a key. Each needs 100 bytes of memory in addition to its text.
+/// The maximum number of notes of a key. Each needs 100 bytes of memory in addition to its text.
 const MOST_NAMES: usize = 32;
 
-/// A key: the public half of Ed25519, which is its number too.
+/// The ID of a key: the Ed25519 public key.
 pub type KeyId = [u8; 32];
 
-/// A key that is trusted.
+/// A trusted key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub id: KeyId,
-    /// How much its signature counts where two updates follow the same one.
+    /// The weight of its signature if two updates have the same parent.
     pub votes: u64,
-    /// What its owner noted with it.
+    /// The notes of its owner.
     pub notes: Option<Texts>,
 }
 
@@ -57,7 +57,7 @@ impl Key {
     }
 }
 
-/// Whether a key signed this hash.
+/// Returns whether a key signed this hash.
 pub(super) fn has_signed(key: &KeyId, hash: &[u8; 32], signature: &[u8]) -> bool {
     let key = VerifyingKey::from_bytes(key);
     let signature = Signature::from_slice(signature);

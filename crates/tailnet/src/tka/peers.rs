@@ -1,4 +1,4 @@
-//! Which peers tailnet lock keeps out (`ipn/ipnlocal/tailnet-lock.go`, `tkaFilterNetmapLocked`).
+//! The peers that tailnet lock rejects (`ipn/ipnlocal/tailnet-lock.go`, `tkaFilterNetmapLocked`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,12 +8,12 @@ use super::{
 };
 use crate::keys::NodePublic;
 
-/// The peers that are kept out, and why. A peer is its key and its key's signature, which is empty
-/// if there is none.
+/// Returns the rejected peers with the reasons. A peer is given by its key and the signature of its
+/// key, which may be empty.
 ///
-/// A node that renews its key signs the new one itself, and keeps its former ones out. Of several
-/// that renewed the same first key, the one that did so most often counts; if that is not one, none
-/// does.
+/// A node that renews its key signs the new key itself, and its previous keys are rejected. If
+/// several nodes renewed the same first key, only the one with the most renewals is accepted; if
+/// there is a tie, none.
 pub fn rejected_peers<'a>(
     authority: &Authority,
     peers: impl Iterator<Item = (NodePublic, &'a [u8])>,

@@ -1,4 +1,4 @@
-//! What a node signs itself: its next node key, by a key of its own or by that of an auth key.
+//! The node's own tailnet-lock key, and the keys in auth keys. They sign the node's next keys.
 
 use std::{fmt, str::FromStr};
 
@@ -12,26 +12,27 @@ use super::{
 };
 use crate::keys::NodePublic;
 
-/// What the text of a key begins with (`types/key/nl.go`).
+/// The prefixes of keys as text (`types/key/nl.go`).
 const PRIVATE: &str = "nlpriv:";
 pub(super) const PUBLIC: &str = "nlpub:";
 pub(super) const SHOWN: &str = "tlpub:";
-/// What is behind an auth key that brings its own credential.
+/// The separator between an auth key and its credential.
 const CREDENTIAL: &str = "--TL";
-/// How many signatures one may hold, with itself, so that another around it can be read.
+/// The maximum number of nested signatures, including the outer one, so that another one around it
+/// can be decoded.
 const MOST_INSIDE: usize = 15;
 
-/// A node's own key of tailnet lock.
+/// A node's own tailnet-lock key.
 #[derive(Clone)]
 pub struct TkaKey(Box<SigningKey>);
 
 impl TkaKey {
-    /// The key that these bytes are.
+    /// Creates the key from its seed.
     pub fn new(seed: &[u8; 32]) -> Self {
         Self(Box::new(SigningKey::from_bytes(seed)))
     }
 
-    /// Its number.
+    /// Returns the ID.
     pub fn id(&self) -> KeyId {
         self.0.verifying_key().to_bytes()
     }
@@ -41,27 +42,27 @@ impl TkaKey {
         self.0.sign(hash).to_bytes()
     }
 
-    /// Its text, for its file.
+    /// Returns the text for the key file.
     pub fn text(&self) -> Zeroizing<String> {
         let pair = Zeroizing::new(self.0.to_keypair_bytes());
         let hex = Zeroizing::new(base16ct::lower::encode_string(&*pair));
         Zeroizing::new(format!("{PRIVATE}{}", *hex))
     }
 
-    /// The text of its public half, as it is registered.
+    /// Returns the public key as text for the registration.
     pub fn public(&self) -> String {
         public(self.0.verifying_key().as_bytes())
     }
 
-    /// The same, as the command `tailscale lock` has it.
+    /// Returns the public key as text for the command `tailscale lock`.
     pub fn cli_public(&self) -> String {
         format!("{SHOWN}{}", base16ct::lower::encode_string(self.0.verifying_key().as_bytes()))
     }
 
-    /// The signature of this node's next key, made of that of its former one.
+    /// Returns the signature of this node's next key, made from the previous signature.
     ///
     /// # Errors
-    /// The former one cannot be read.
+    /// The previous signature cannot be decoded.
     pub fn renew_signature(
         &self,
         node: &NodePublic,
@@ -75,9 +76,9 @@ impl TkaKey {
         Ok(renewed(node, signature, &self.0).text())
     }
 
-    /// A signature with the last of its keys and the first, signed anew, where there are too many
-    /// for another to be read (`tka/sig.go`, `maybeTrimRotationSignatureChain`, which lets one too
-    /// many be behind an auth key's).
+    /// Shortens a signature that has too many levels for another renewal: it signs the last keys
+    /// and the first one again (`tka/sig.go`, `maybeTrimRotationSignatureChain`, which allows one
+    /// level too many for auth keys).
     fn shortened(&self, signature: NodeSignature) -> NodeSignature {
         let (mut nodes, mut at) = (Vec::new(), &signature);
         while let Kind::Rotation(nested) = &at.kind {
@@ -108,7 +109,7 @@ impl FromStr for TkaKey {
     }
 }
 
-/// An auth key for a network with tailnet lock: whoever has it may sign one node key.
+/// An auth key for a network with tailnet lock. Its owner may sign one node key.
 #[derive(Clone)]
 pub struct WrappedAuthKey {
     auth_key: Zeroizing<String>,
@@ -117,7 +118,7 @@ pub struct WrappedAuthKey {
 }
 
 impl WrappedAuthKey {
-    /// What is in an auth key; `None` where it is one without more.
+    /// Reads an auth key; `None` if it has no credential.
     pub fn read(text: &str) -> Option<Self> {
         let (auth_key, wrapped) = text.split_once(CREDENTIAL)?;
         let (credential, private) = wrapped.split_once('-')?;
@@ -129,17 +130,18 @@ impl WrappedAuthKey {
         (credential.kind == Kind::Credential).then_some(Self { auth_key, credential, signer })
     }
 
-    /// The auth key, as the coordinator knows it.
+    /// Returns the auth key without the credential.
     pub fn auth_key(&self) -> &str {
         &self.auth_key
     }
 
-    /// The signature of a node key.
+    /// Signs a node key.
     pub fn sign(&self, node: &NodePublic) -> Vec<u8> {
         renewed(node, self.credential.clone(), &self.signer.0).text()
     }
 
-    /// An auth key with a credential of this key's, and the key of this seed that signs by it.
+    /// Returns an auth key with a credential by this key. The credential authorizes the key of the
+    /// seed.
     pub fn wrap(auth_key: &str, by: &TkaKey, seed: &[u8; 32]) -> Zeroizing<String> {
         let signer = TkaKey::new(seed);
         let credential = NodeSignature::credential(&signer.id(), by).text();
@@ -156,12 +158,12 @@ impl fmt::Debug for WrappedAuthKey {
     }
 }
 
-/// The text of a key's public half.
+/// Returns a public key as text.
 pub(super) fn public(key: &KeyId) -> String {
     format!("{PUBLIC}{}", base16ct::lower::encode_string(key))
 }
 
-/// A private key and its public half, as Go has them.
+/// Reads a private key followed by its public key, as in Go.
 fn pair_of(bytes: &[u8]) -> Result<TkaKey, DecodeError> {
     let pair = bytes.try_into().map_err(|_| DecodeError::Key)?;
     let key = SigningKey::from_keypair_bytes(pair).map_err(|_| DecodeError::Key)?;

@@ -12,23 +12,23 @@ use super::{
 };
 use crate::keys::NodePublic;
 
-/// What a node key begins with as bytes (`types/key/node.go`).
+/// The prefix of a node key in bytes (`types/key/node.go`).
 const NODE_KEY: &[u8] = b"np";
 
 pub(super) const DIRECT: u8 = 1;
 pub(super) const ROTATION: u8 = 2;
 pub(super) const CREDENTIAL: u8 = 3;
 
-/// A signature of a node key, in one of the forms of [`Kind`].
+/// A signature of a node key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NodeSignature {
     pub kind: Kind,
-    /// The node key that is signed.
+    /// The signed node key.
     pub node: Vec<u8>,
-    /// The trusted key that signed.
+    /// The ID of the trusted key that signed.
     pub signer: Vec<u8>,
     pub signature: Vec<u8>,
-    /// The key that signs what this one is put into.
+    /// The key that signs a signature around this one.
     pub wrapping: Vec<u8>,
 }
 
@@ -36,18 +36,18 @@ pub(super) struct NodeSignature {
 pub(super) enum Kind {
     /// A trusted key signed the node key.
     Direct,
-    /// The node itself did, by a key that what is inside names.
+    /// The node signed its key, with the `wrapping` key of the nested signature.
     Rotation(Box<NodeSignature>),
-    /// A trusted key signed a key that signs node keys, for whoever has an auth key.
+    /// A trusted key signed a key of an auth key, which signs node keys.
     Credential,
 }
 
-/// What a valid signature says of a node that renewed its key itself.
+/// The history of a node that renewed its key itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rotation {
-    /// The keys that it had before.
+    /// The previous keys.
     pub former: Vec<NodePublic>,
-    /// The key that it renews its key with, if that was signed for this node alone.
+    /// The key that renews the signature, if it was signed only for this node.
     pub own: Option<Vec<u8>>,
 }
 
@@ -84,17 +84,18 @@ impl NodeSignature {
             .value()
     }
 
-    /// Its text.
+    /// Returns the encoded signature.
     pub fn text(&self) -> Vec<u8> {
         cbor::write(&self.value(&self.signature))
     }
 
-    /// The hash that is signed.
+    /// Returns the hash that is signed.
     pub fn hash(&self) -> [u8; 32] {
         Blake2s256::digest(cbor::write(&self.value(&[]))).into()
     }
 
-    /// The key that signs what this one is put into: the innermost one's, if none was named since.
+    /// Returns the key that signs a signature around this one: the innermost one, unless a later
+    /// one replaced it.
     fn wrapping(&self) -> &[u8] {
         match &self.kind {
             Kind::Rotation(nested) if self.wrapping.is_empty() => nested.wrapping(),
@@ -102,13 +103,13 @@ impl NodeSignature {
         }
     }
 
-    /// The signature of a node key by a trusted key. The node renews it by the key `wrapping`, if
-    /// there is one.
+    /// Signs a node key with a trusted key. The node renews it with the key `wrapping`, which may
+    /// be empty.
     pub fn direct(node: &NodePublic, wrapping: &[u8], by: &TkaKey) -> Self {
         Self::by(by, Kind::Direct, Self::bytes_of(node), wrapping)
     }
 
-    /// The signature of a key that signs node keys in turn.
+    /// Signs a key that in turn signs node keys.
     pub fn credential(signer: &KeyId, by: &TkaKey) -> Self {
         Self::by(by, Kind::Credential, Vec::new(), signer)
     }
@@ -120,7 +121,7 @@ impl NodeSignature {
         signature
     }
 
-    /// The innermost: the one by a trusted key.
+    /// Returns the innermost signature, which is by a trusted key.
     fn innermost(&self) -> &Self {
         match &self.kind {
             Kind::Rotation(nested) => nested.innermost(),
@@ -128,12 +129,12 @@ impl NodeSignature {
         }
     }
 
-    /// A node key, as it is signed.
+    /// Returns a node key in the signed form.
     pub fn bytes_of(node: &NodePublic) -> Vec<u8> {
         [NODE_KEY, &node.0].concat()
     }
 
-    /// Whether it is the signature of this node key.
+    /// Returns whether it signs this node key.
     pub fn is_of(&self, node: &NodePublic) -> bool {
         self.node == Self::bytes_of(node)
     }
@@ -143,7 +144,7 @@ impl NodeSignature {
         key.map(NodePublic).ok_or(VerifyError::Malformed(DecodeError::Key))
     }
 
-    /// Whether the node's own key signed it, or a trusted one.
+    /// Checks the outer signature: by the node's own key or by a trusted key.
     fn check(&self, state: &State) -> Result<(), VerifyError> {
         let signer = match &self.kind {
             Kind::Direct | Kind::Credential => {
@@ -163,21 +164,21 @@ impl NodeSignature {
     }
 }
 
-/// What a signature says, whether or not it is valid.
+/// The contents of a signature that was not checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The node key that is signed.
+    /// The signed node key.
     pub node: NodePublic,
-    /// The trusted key by which it is.
+    /// The trusted key.
     pub signer: KeyId,
-    /// The key that the node renews its signature with; empty if there is none.
+    /// The key with which the node renews the signature; may be empty.
     pub wrapping: Vec<u8>,
 }
 
-/// Reads what a signature says. It has to be checked before it counts.
+/// Decodes a signature without checking it.
 ///
 /// # Errors
-/// It is none of a node key.
+/// It does not sign a node key.
 pub fn claim(text: &[u8]) -> Result<Claim, VerifyError> {
     let signature = NodeSignature::read(cbor::read(text)?)?;
     let signer = signature.innermost().signer.as_slice().try_into();

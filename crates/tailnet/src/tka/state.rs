@@ -1,4 +1,4 @@
-//! Who is trusted at one point of the chain (`tka/state.go`).
+//! The trusted keys at one point of the chain (`tka/state.go`).
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use ciborium::Value;
@@ -10,28 +10,28 @@ use super::{
     update::{Kind, Update},
 };
 
-/// The most keys that a checkpoint may name.
+/// The maximum number of keys in a checkpoint.
 pub(super) const MOST_KEYS: usize = 512;
-/// The most hashes of secrets that it may name.
+/// The maximum number of disablement hashes in a checkpoint.
 const MOST_DISABLERS: usize = 32;
-/// What a secret is hashed with (`DisablementKDF`): its salt, KiB of memory, passes, lanes.
+/// The salt of the disablement hash (`DisablementKDF`), and its cost: KiB of memory, passes, lanes.
 const SALT: &[u8] = b"tailscale network-lock disablement salt";
 const COST: (u32, u32, u32) = (16 << 10, 4, 4);
 
-/// Who is trusted.
+/// The trusted keys and the disablement hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     pub keys: Vec<Key>,
-    /// Hashes of the secrets of which each turns tailnet lock off.
+    /// Hashes of the secrets that turn tailnet lock off.
     pub disablement_hashes: Vec<[u8; 32]>,
-    /// Made when the chain began.
+    /// Random numbers of the chain.
     pub numbers: (u64, u64),
 }
 
 impl State {
     pub fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
-        // A checkpoint follows its parent as any update does, and does not name it again.
+        // The parent of a checkpoint is in the update, and not repeated here.
         let parent = fields.take(1);
         let disablement_hashes =
             fields.list(2)?.into_iter().map(exactly).collect::<Result<Vec<_>, _>>()?;
@@ -65,7 +65,7 @@ impl State {
         self.keys.iter().find(|key| key.id == *id)
     }
 
-    /// Does what an update says, which is signed and follows this state.
+    /// Applies a verified update that follows this state.
     pub fn apply(&mut self, update: &Update) -> Result<(), VerifyError> {
         match &update.kind {
             Kind::Add(key) if self.key(&key.id).is_some() => return Err(VerifyError::KeyIsThere),
@@ -94,13 +94,13 @@ impl State {
         Ok(())
     }
 
-    /// Whether a secret with this hash turns tailnet lock off.
+    /// Returns whether a secret with this hash turns tailnet lock off.
     pub fn is_disabled_by(&self, hash: &[u8; 32]) -> bool {
         self.disablement_hashes.contains(hash)
     }
 }
 
-/// The hash of a secret that turns tailnet lock off. Takes 16 MiB and about 50 ms.
+/// Returns the hash of a disablement secret. Takes 16 MiB of memory and about 50 ms.
 pub fn disablement_hash(secret: &[u8]) -> Option<[u8; 32]> {
     let (memory, passes, lanes) = COST;
     let params = Params::new(memory, passes, lanes, Some(32)).expect("they are in range");

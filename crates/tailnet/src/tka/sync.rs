@@ -1,5 +1,4 @@
-//! How a node comes to have the updates that the coordinator has (`tka/sync.go`,
-//! `tailcfg/tka.go`).
+//! The requests that synchronize updates with the coordinator (`tka/sync.go`, `tailcfg/tka.go`).
 //!
 //! | request | when | answer |
 //! |---|---|---|
@@ -13,32 +12,32 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use super::{Authority, UpdateHash};
 use crate::{keys::NodePublic, messages::TkaInfo};
 
-/// Where the first checkpoint is, and the secret that turns tailnet lock off.
+/// The path that returns the first checkpoint, and the disablement secret.
 pub const BOOTSTRAP_PATH: &str = "/machine/tka/bootstrap";
-/// Where updates are.
+/// The path that returns updates.
 pub const OFFER_PATH: &str = "/machine/tka/sync/offer";
-/// Where the head is told.
+/// The path that receives the head and updates.
 pub const SEND_PATH: &str = "/machine/tka/sync/send";
 
-/// The most updates back that are named.
+/// How far back ancestors are listed, in updates.
 const FURTHEST: usize = 400;
-/// How far apart the first of them are, and how many times as far each next one.
+/// The distance of the first ancestors, and the factor for the next distances.
 const APART: (usize, usize) = (4, 4);
 
-/// What is to be done.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// Ask for the first checkpoint.
+    /// Request the first checkpoint.
     Begin,
-    /// Ask for the secret that turned tailnet lock off, and believe nothing else.
+    /// Request the disablement secret. Nothing else turns tailnet lock off.
     Disable,
-    /// Ask for updates.
+    /// Request updates.
     Update,
 }
 
-/// What is to be done, by what the coordinator says of tailnet lock and what is known here.
+/// Returns the next action for the state in the map and this node's authority.
 pub fn step(said: Option<&TkaInfo>, known: Option<&Authority>) -> Step {
     let said = said.filter(|lock| !lock.disabled && !lock.head.is_empty());
     match (said, known) {
@@ -50,29 +49,29 @@ pub fn step(said: Option<&TkaInfo>, known: Option<&Authority>) -> Step {
     }
 }
 
-/// Asks for the first checkpoint, or the secret.
+/// Requests the first checkpoint, or the disablement secret.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct BootstrapRequest {
     version: u16,
     node_key: NodePublic,
-    /// The head that is known, or empty.
+    /// The node's head, or empty.
     head: String,
 }
 
-/// The answer to it.
+/// The answer to a [`BootstrapRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct BootstrapResponse {
     /// The first checkpoint.
     #[serde(rename = "GenesisAUM", deserialize_with = "base64")]
     pub checkpoint: Vec<u8>,
-    /// The secret that turned tailnet lock off.
+    /// The disablement secret.
     #[serde(deserialize_with = "base64")]
     pub disablement_secret: Vec<u8>,
 }
 
-/// Asks for updates.
+/// Requests updates.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct OfferRequest {
@@ -82,20 +81,20 @@ pub struct OfferRequest {
     ancestors: Vec<String>,
 }
 
-/// The answer to it.
+/// The answer to an [`OfferRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct OfferResponse {
     /// The coordinator's head.
     pub head: String,
-    /// Some of the updates before it.
+    /// Some ancestors of the head.
     pub ancestors: Option<Vec<String>>,
     /// Updates, for [`Authority::inform`].
     #[serde(rename = "MissingAUMs")]
     pub missing: Option<Vec<Text>>,
 }
 
-/// An update's text.
+/// An encoded update.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Text(#[serde(deserialize_with = "base64")] Vec<u8>);
@@ -106,7 +105,7 @@ impl AsRef<[u8]> for Text {
     }
 }
 
-/// Tells the head, and updates that the coordinator has not.
+/// Sends the head, and updates that the coordinator does not have.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct SendRequest {
@@ -118,7 +117,7 @@ pub struct SendRequest {
     interactive: bool,
 }
 
-/// The answer to it.
+/// The answer to a [`SendRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SendResponse {
@@ -126,7 +125,7 @@ pub struct SendResponse {
     pub head: String,
 }
 
-/// Makes the requests of a node.
+/// Creates the requests of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Requester {
     /// The capability version.
@@ -136,13 +135,13 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// For [`BOOTSTRAP_PATH`].
+    /// Creates the request for [`BOOTSTRAP_PATH`].
     pub fn bootstrap(self, known: Option<&Authority>) -> BootstrapRequest {
         let head = known.map(|known| known.head().to_string()).unwrap_or_default();
         BootstrapRequest { version: self.version, node_key: self.node_key, head }
     }
 
-    /// For [`OFFER_PATH`].
+    /// Creates the request for [`OFFER_PATH`].
     pub fn offer(self, known: &Authority) -> OfferRequest {
         OfferRequest {
             version: self.version,
@@ -152,7 +151,8 @@ impl Requester {
         }
     }
 
-    /// For [`SEND_PATH`]: updates that the coordinator lacks, which a person has just made or not.
+    /// Creates the request for [`SEND_PATH`] with updates that the coordinator does not have.
+    /// `interactive`: a user just made them.
     pub fn send(self, known: &Authority, missing: &[Vec<u8>], interactive: bool) -> SendRequest {
         SendRequest {
             version: self.version,
@@ -165,7 +165,8 @@ impl Requester {
 }
 
 impl OfferResponse {
-    /// The updates that the coordinator lacks, as far as what it has is known here.
+    /// Returns the updates that the coordinator does not have, if its head or an ancestor is known
+    /// here.
     pub fn missing_at_coordinator(&self, known: &Authority) -> Vec<Vec<u8>> {
         let ancestors = self.ancestors.iter().flatten().filter_map(|text| text.parse().ok());
         let ancestors: Vec<UpdateHash> = ancestors.take(FURTHEST).collect();
@@ -175,7 +176,7 @@ impl OfferResponse {
 }
 
 impl Authority {
-    /// Some of the updates before the head, further and further apart, and the oldest.
+    /// Returns some ancestors of the head at increasing distances, and the oldest update.
     pub fn ancestors(&self) -> Vec<UpdateHash> {
         let (mut ancestors, (mut apart, times)) = (Vec::new(), APART);
         let back = self.path.iter().rev().enumerate().take(FURTHEST);
@@ -190,7 +191,7 @@ impl Authority {
     }
 }
 
-/// Bytes as Go writes them.
+/// Reads bytes in Go's encoding.
 pub(super) fn base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
     Base64::decode_vec(&text).map_err(D::Error::custom)

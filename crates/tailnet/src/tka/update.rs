@@ -1,4 +1,4 @@
-//! Updates of who is trusted, each of which follows another (`tka/aum.go`).
+//! Updates of the trusted keys (`tka/aum.go`).
 
 use std::{fmt, str::FromStr};
 
@@ -20,7 +20,7 @@ const NOTHING: u8 = 3;
 const CHANGE: u8 = 4;
 const CHECKPOINT: u8 = 5;
 
-/// The hash of an update, by which the next one names it.
+/// The hash of an update, which identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UpdateHash(pub [u8; 32]);
 
@@ -47,7 +47,7 @@ pub(super) struct Update {
     signatures: Vec<(KeyId, [u8; 64])>,
 }
 
-/// What an update does.
+/// The change by an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Add(Key),
@@ -58,7 +58,7 @@ pub(super) enum Kind {
         notes: Option<Texts>,
     },
     Checkpoint(State),
-    /// Nothing that we know, or nothing at all, by its number.
+    /// No change: the no-op or an unknown type, with its number.
     Nothing(u8),
 }
 
@@ -86,14 +86,14 @@ impl Update {
         Ok(Self { parent, kind, signatures })
     }
 
-    /// One that a key signed.
+    /// Creates a signed update.
     pub fn by(by: &TkaKey, parent: Option<UpdateHash>, kind: Kind) -> Self {
         let mut update = Self { parent, kind, signatures: Vec::new() };
         update.signatures.push((by.id(), by.sign(&update.signed_hash())));
         update
     }
 
-    /// Its text, as it is hashed.
+    /// Returns the encoded update, which is hashed.
     pub fn text(&self) -> Vec<u8> {
         let signatures = self.signatures.iter().map(|(key, signature)| {
             Writing::default().field(1, &key[..]).field(2, &signature[..]).value()
@@ -117,7 +117,7 @@ impl Update {
         cbor::write(&fields.some(23, signatures).value())
     }
 
-    /// The number of its notes.
+    /// Returns the number of its notes.
     pub fn notes(&self) -> usize {
         let of = |notes: &Option<Texts>| notes.as_ref().map_or(0, |notes| notes.all().len());
         match &self.kind {
@@ -136,7 +136,7 @@ impl Update {
         Blake2s256::digest(self.written(Vec::new())).into()
     }
 
-    /// What it does, in a word (`tka/aum.go`).
+    /// Returns the name of its type (`tka/aum.go`).
     pub fn word(&self) -> &'static str {
         match self.kind {
             Kind::Add(_) => "add-key",
@@ -148,7 +148,7 @@ impl Update {
         }
     }
 
-    /// Whether trusted keys alone signed it, and at least one.
+    /// Checks that it has signatures, and that all are valid and by trusted keys.
     pub fn check(&self, state: &State) -> Result<(), VerifyError> {
         if self.signatures.is_empty() {
             return Err(VerifyError::Unsigned);
@@ -166,7 +166,7 @@ impl Update {
         }
     }
 
-    /// How much its signatures count.
+    /// Returns the votes of its signatures.
     pub fn weight(&self, state: &State) -> u64 {
         let mut signers: Vec<&KeyId> = self.signatures.iter().map(|(id, _)| id).collect();
         signers.sort_unstable();

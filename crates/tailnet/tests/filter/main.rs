@@ -1,4 +1,4 @@
-//! Rules as a coordinator sends them, compiled here and by Tailscale's own filter.
+//! Compares the filter with Tailscale's own.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 #[allow(dead_code, reason = "shared with packet's tests, which need more of it")]

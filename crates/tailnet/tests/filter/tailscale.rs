@@ -13,7 +13,7 @@ use tailnet::{
 
 use crate::{any, bytes::Packet, process::Oracle};
 
-/// Names of capabilities, of nodes and of grants.
+/// Names of capabilities of nodes and of grants.
 const NAMES: [&str; 3] = ["a", "example.com/cap/b", "c"];
 
 fn net() -> impl Strategy<Value = IpNet> {
@@ -23,7 +23,7 @@ fn net() -> impl Strategy<Value = IpNet> {
     prop_oneof![3 => own, 1 => any_net.prop_map(|(ip, len)| IpNet::new(ip, len).unwrap())]
 }
 
-/// Text that means addresses, mostly.
+/// Usually a text that stands for addresses.
 fn text() -> impl Strategy<Value = String> {
     let ends = any::range().prop_map(|range| format!("{}-{}", range.first(), range.last()));
     let wrong_order = any::range().prop_map(|range| format!("{}-{}", range.last(), range.first()));
@@ -35,7 +35,7 @@ fn text() -> impl Strategy<Value = String> {
         3 => net().prop_map(|net| net.trunc().to_string()),
         2 => capability,
         1 => Just("*".to_owned()),
-        // With bits of a host, some of them.
+        // Some have host bits.
         1 => net().prop_map(|net| net.to_string()),
         1 => wrong_order,
         1 => select(vec!["", "cap:", "x", "1.2.3.4/", "1.2.3.4/+8", "10.0.0.0/08", "/8", "::/129",
@@ -114,14 +114,14 @@ fn case() -> impl Strategy<Value = Case> {
     let packets = vec(crate::process::packet(), 40..80);
     let parts = (rules, vec(net(), 1..4), vec(net(), 0..2), vec(node(), 0..6), shields, packets);
     parts.prop_map(|(rules, own, advertised, peers, shields_up, packets)| {
-        // The default route of an exit node is made smaller; Tailscale's function for it is not
-        // to be had.
+        // The default routes of exit nodes are excluded: Tailscale's function that reduces them is
+        // not public.
         let advertised = advertised.into_iter().filter(|net| net.prefix_len() != 0).collect();
         Case { rules, own, advertised, peers, shields_up, packets }
     })
 }
 
-/// What the oracle is told. The last peer with an address has it.
+/// Returns the input of the oracle. An address belongs to the last peer that has it.
 fn policy(case: &Case, local: &[AddressRange]) -> String {
     let local = local.iter().map(|range| format!("{}-{}", range.first(), range.last()));
     let mut capabilities = BTreeMap::<IpAddr, Vec<&String>>::new();
@@ -140,7 +140,7 @@ fn policy(case: &Case, local: &[AddressRange]) -> String {
     .to_string()
 }
 
-/// Whether the longest network that has the address is a jailed peer's.
+/// Returns whether the longest network with the address belongs to a jailed peer.
 fn is_jailed(peers: &[Node], address: IpAddr) -> bool {
     let nets = peers.iter().flat_map(|peer| {
         peer.allowed_ips().iter().map(|net| (net.prefix_len(), peer.is_jailed, net))
@@ -171,7 +171,7 @@ fn random_rules_peers_and_packets_have_the_verdicts_of_tailscales_filter() {
         let too_many = compiled.problems.iter().any(|bad| matches!(bad, Problem::TooMany(_)));
         prop_assert!(!too_many);
         let mut policy = compiled.policy;
-        // What the daemons say to each other goes to the host with neither.
+        // Packets between data planes do not reach the host in either implementation.
         policy.open_protocols = vec![99];
         oracle.set(&crate::tailscale::policy(&case, &policy.local));
         let mut judge = Judge::new(Arc::new(Rules::new(&policy)), 2);
@@ -204,6 +204,6 @@ fn random_rules_peers_and_packets_have_the_verdicts_of_tailscales_filter() {
     });
     tested.unwrap();
     let verdicts = verdicts.into_inner();
-    // Of 15,000 the fewest are what a jailed peer may send: 49 were seen.
+    // Packets of jailed peers are the rarest: 49 of 15,000.
     assert!(verdicts.iter().all(|count| *count > 10), "{verdicts:?}");
 }

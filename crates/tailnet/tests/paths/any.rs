@@ -1,4 +1,4 @@
-//! Whatever happens to a host, in whatever order.
+//! Random events in random order.
 
 use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     world::MS,
 };
 
-/// What may happen to a host.
+/// An event.
 #[derive(Clone, Debug)]
 enum Step {
     Peer(u8, u8, Option<u16>, Vec<SocketAddr>),
@@ -34,17 +34,17 @@ enum Step {
     Change,
     Ping(u8),
     Pass(u64),
-    /// Answers the last that was said to a relay.
+    /// Answers the last message to a relay.
     Challenge,
-    /// Where we are, and whether our port varies.
+    /// Our public endpoint, and whether its port varies.
     PublicEndpoint(bool),
-    /// So many of the sockets are open that were wanted last.
+    /// The number of the requested sockets that were opened.
     Opened(u16),
-    /// The peer takes a step of the last try to meet by chance.
+    /// The peer sends a message of the last birthday probing.
     Birthday(u8),
 }
 
-/// The key of our disco messages.
+/// Our key for disco messages.
 const DISCO: DiscoPublic = DiscoPublic([77; 32]);
 
 fn any_endpoint() -> impl Strategy<Value = Box<RelayEndpoint>> {
@@ -133,9 +133,9 @@ struct Any {
     now: Duration,
     used: [Option<Path>; 3],
     last: Option<Transmit>,
-    /// The last that began to bind.
+    /// The last binding.
     bind: Option<(DiscoPublic, SocketAddr, Bind)>,
-    /// The last that was to be opened, and the last try to meet by chance.
+    /// The last requested sockets, and the last birthday probing.
     opens: Option<Event>,
     birthday: Option<(NodePublic, DiscoPublic, u32)>,
     numbers: HashSet<TxId>,
@@ -285,7 +285,7 @@ proptest! {
         let relay = PeerRelay { node, disco: DiscoPublic([0; 32]), home: Some(1) };
         any.paths.set_peer_relays(DISCO, Some(vec![relay]));
         steps.into_iter().for_each(|step| any.step(step));
-        // As long as a path by chance is kept.
+        // Longer than the lifetime of a path from birthday probing.
         any.pass(400_000);
         prop_assert_eq!(any.paths.poll_timeout(), None);
     }

@@ -1,5 +1,5 @@
-//! Pairs that meet by birthday: one whose port varies, and one behind a box that lets in only ports that
-//! it called.
+//! Pairs of birthday probing: one whose port varies, and one behind a NAT that accepts only packets
+//! from contacted ports.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::world::{MS, Plan, SECOND, World};
 
 const PAIR: [Nat; 2] = [Nat::SYMMETRIC, Nat::PORT_RESTRICTED];
 
-/// How long two take that know each other, of whom one or both begin to talk.
+/// Returns the time until two nodes that know each other are connected, if one or both send.
 fn time_to_meet(seed: u64, pair: [Nat; 2], within: Duration) -> (World, Option<Duration>) {
     let plan = Plan { birthday: true, ..Plan::new(seed) };
     let mut world = World::new(plan, pair);
@@ -27,7 +27,7 @@ fn time_to_meet(seed: u64, pair: [Nat; 2], within: Duration) -> (World, Option<D
     (world, met.then_some(took))
 }
 
-/// The most calls in any second.
+/// Returns the maximum number of probes in any second.
 fn pace(calls: &[Duration]) -> usize {
     let until = |at: Duration| calls.partition_point(|call| *call < at + SECOND);
     calls.iter().enumerate().map(|(first, at)| until(*at) - first).max().unwrap_or(0)
@@ -83,7 +83,7 @@ fn a_path_by_chance_that_dies_is_left_for_the_relay_and_its_socket_closed() {
         let (mut world, took) = time_to_meet(seed, PAIR, 20 * SECOND);
         assert!(took.is_some());
         world.hosts.iter_mut().for_each(|host| host.talks = true);
-        // Nothing of it supports_peer_relays any more: no other is to be found, either.
+        // No packets arrive any more, so that no other path can be found.
         let dead = sim::Link { loss: 10_000, ..world.plan.link };
         world.network.set_link(dead);
         world.run_for(10 * SECOND);

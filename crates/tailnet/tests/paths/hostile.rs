@@ -1,4 +1,4 @@
-//! What others say: floods, lies, and what means nothing. One host, no network.
+//! Floods, lies and invalid messages at one host without a network.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -29,7 +29,7 @@ fn info(endpoints: Vec<SocketAddr>) -> PeerInfo {
     PeerInfo { disco: DISCO, home: Some(1), endpoints, supports_peer_relays: true }
 }
 
-/// A host that knows where it is, and one peer.
+/// Returns a host that knows its endpoints, with one peer.
 fn with_peer(endpoints: Vec<SocketAddr>) -> Paths {
     let mut paths = paths();
     paths.set_own_endpoints(OWN, vec![addr(999)], START);
@@ -65,7 +65,7 @@ pub fn call(endpoints: Vec<SocketAddr>) -> Message {
 
 const SENT: Traffic = Traffic { sent: 1, received: 0, received_from: None };
 
-/// The pings to `to`, of those that reach it.
+/// Returns the IDs of the pings to `to` that are not priming pings.
 fn pings_to(transmits: &[Transmit], to: SocketAddr) -> Vec<TxId> {
     let reaches = |to: To, addr| matches!(to, To::Udp { addr: a, hops: None, .. } if a == addr);
     let tx = |transmit: &Transmit| match &transmit.message {
@@ -75,7 +75,7 @@ fn pings_to(transmits: &[Transmit], to: SocketAddr) -> Vec<TxId> {
     transmits.iter().filter_map(tx).collect()
 }
 
-/// Has the peer prove that it is at `at`.
+/// Lets the peer prove that it is at `at`.
 fn prove(paths: &mut Paths, at: SocketAddr, now: Duration) {
     paths.handle_timeout(now);
     let number = now.as_millis() as u32;
@@ -155,7 +155,7 @@ fn a_flood_of_pings_is_answered_in_part_and_takes_no_memory() {
         paths.handle_disco(DISCO, udp(addr(number)), &ping(number), now);
         paths.handle_timeout(now);
     }
-    // 64, one each 30 ms, and a ping for each.
+    // A burst of 64 answers, one each 30 ms, and a ping for each.
     assert!(transmits(&mut paths).len() <= 2 * (64 + 34));
     assert!(paths.view(PEER).unwrap().candidates.len() <= 8);
 }
@@ -172,7 +172,7 @@ fn a_call_with_many_addresses_is_followed_in_part() {
         all += transmits(&mut paths).len();
         assert!(paths.view(PEER).unwrap().candidates.len() <= 16);
     }
-    // Five calls in ten seconds, and five datagrams to each address.
+    // Five calls in ten seconds, with five datagrams to each address.
     assert!(all <= 5 * (16 * 5 + 2), "{all}");
 }
 
@@ -247,7 +247,7 @@ fn stale_endpoints_are_found_out_before_a_call_which_waits_a_second() {
         assert_eq!(events(&mut paths).contains(&Event::RefreshEndpoints), asks);
         paths.handle_timeout(now + 400 * MS);
         assert!(!transmits(&mut paths).iter().any(is_call));
-        // The first, or a repeated one, as nothing says that the peer has heard.
+        // A first or repeated call, because the arrival was not confirmed.
         paths.handle_timeout(now + SECOND);
         assert!(transmits(&mut paths).iter().any(is_call));
     }
@@ -261,7 +261,7 @@ fn stale_endpoints_are_found_out_before_a_call_which_waits_a_second() {
     assert_eq!(sent[0], Transmit { to, disco: DISCO, message: call(vec![addr(3)]) });
 }
 
-/// Has the peer say that it heard what was sent to it by the relay.
+/// Lets the peer confirm the messages through the relay.
 fn answer_by_relay(paths: &mut Paths, now: Duration) {
     let sent = transmits(paths);
     let by_relay = sent.iter().filter(|sent| matches!(sent.to, To::Relay { .. }));
@@ -343,7 +343,7 @@ fn a_path_that_answers_pings_and_carries_no_data_gives_way_to_the_relay() {
     paths.handle_stale(PEER, START + 8 * SECOND);
     let relay = Event::UsePath { peer: PEER, path: Some(Path::Relay(1)) };
     assert_eq!(events(&mut paths)[0], relay);
-    // It answers still.
+    // The peer still answers.
     paths.handle_disco(DISCO, udp(addr(1)), &ping(2), START + 8 * SECOND);
     let tx = pings_to(&transmits(&mut paths), addr(1))[0];
     let pong = Message::Pong { tx, source: addr(999) };
@@ -364,7 +364,7 @@ fn a_new_path_is_not_to_blame_for_what_the_one_before_lost() {
         if answered {
             paths.handle_handshake_done(PEER, START + 6 * SECOND);
         }
-        // It answers pings.
+        // The peer answers pings.
         paths.handle_timeout(START + 7 * SECOND + MS);
         let tx = pings_to(&transmits(&mut paths), addr(1))[0];
         let pong = Message::Pong { tx, source: addr(999) };

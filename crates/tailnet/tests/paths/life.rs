@@ -1,4 +1,4 @@
-//! A path through its life: proven, loaded, cut, moved, idle, restarted.
+//! The life of a path: proven, loaded, cut, moved, idle, restarted.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::world::{INNER, MS, Plan, SECOND, World, node, outer};
 
 const CUT: Link = Link { loss: 10_000, ..Link::CLEAN };
 
-/// Two hosts that talk, both directly.
+/// Returns two hosts that exchange data over a direct path.
 fn talking(seed: u64, boxes: [Nat; 2]) -> World {
     let mut world = World::new(Plan::new(seed), boxes);
     world.hosts[0].talks = true;
@@ -140,7 +140,7 @@ fn a_host_that_moves_is_found_again_and_data_goes_on() {
     }
 }
 
-/// What a host sends before it knows that it has moved leaves an entry in the peer's box.
+/// Packets that a host sends before it notices that it moved leave an entry in the peer's NAT.
 #[test]
 fn a_box_without_an_input_drop_is_passed_again_a_minute_after_a_move() {
     for seed in 0..100 {
@@ -158,7 +158,7 @@ fn elsewhere() -> SocketAddr {
     SocketAddr::new(outer(7), 51820)
 }
 
-/// The first host moves behind another box.
+/// The first host moves behind another NAT.
 fn move_host(world: &mut World, nat: Nat) {
     world.run_for(10 * SECOND);
     let realm = world.network.add_nat(Realm::INTERNET, nat, &[elsewhere().ip()]);
@@ -167,7 +167,7 @@ fn move_host(world: &mut World, nat: Nat) {
     world.hosts[0].paths.handle_network_change(world.network.now());
 }
 
-/// The longest time within half a minute in which no data reaches a host.
+/// Returns the longest time within half a minute in which a host receives no data.
 fn longest_silence(world: &mut World) -> Duration {
     let mut longest = Duration::ZERO;
     let end = world.network.now() + 30 * SECOND;
@@ -186,7 +186,7 @@ fn a_mapping_lives_while_its_host_talks_and_is_made_again_after_a_pause() {
     for seed in 0..50 {
         let mut world = talking(seed, [nat; 2]);
         let told = world.hosts.each_ref().map(|host| host.told.len());
-        // A datagram every 40 s: pings keep the mapping.
+        // A datagram every 40 s: pings keep the mapping alive.
         world.plan.pace = 40 * SECOND;
         world.run_for(400 * SECOND);
         assert_eq!(told, world.hosts.each_ref().map(|host| host.told.len()), "seed {seed}");
@@ -247,6 +247,6 @@ fn without_a_relay_a_known_endpoint_is_enough() {
     world.plan.map_is_whole = true;
     (0..2).for_each(|at| world.introduce(at));
     world.hosts[0].talks = true;
-    // After the last call, as nothing says that the relay supports_peer_relays none on.
+    // After the last call, because nothing shows that the relay does not forward.
     assert!(world.run(world.began + 12 * SECOND, |world| world.hosts[0].is_direct()));
 }

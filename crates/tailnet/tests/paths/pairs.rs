@@ -1,4 +1,4 @@
-//! Which pairs of boxes get direct, and how soon: what theory says, and no other.
+//! Pairs of NATs: which get a direct path, and how soon. The results must match the theory.
 
 use std::{
     net::{Ipv6Addr, SocketAddr},
@@ -20,7 +20,8 @@ const BOXES: [Nat; 6] = [
     Nat::UDP_BLOCKED,
 ];
 
-/// Whether a box of which nobody can know the outer port birthday one that must know it.
+/// Returns whether a direct path is possible. It is not between a NAT with an unpredictable port
+/// and one that must know the port.
 fn theory(pair: [Nat; 2]) -> bool {
     let symmetric = |nat: Nat| nat.mapping != Dependence::EndpointIndependent;
     let strict = |nat: Nat| nat.filtering == Dependence::AddressAndPortDependent;
@@ -33,10 +34,10 @@ pub fn pairs(direct: bool) -> impl Iterator<Item = [Nat; 2]> {
     pairs.filter(move |pair| theory(*pair) == direct)
 }
 
-/// How long it takes until both are direct, where one or both begin to talk.
+/// Returns the time until both have a direct path, if one or both send.
 fn time_to_direct(plan: Plan, pair: [Nat; 2], within: Duration) -> Option<Duration> {
     let mut world = World::new(plan, pair);
-    // Endpoints that are as old as may be, and others.
+    // Endpoints of any allowed age.
     let age = SECOND * (world.rng.next_u32() % 40);
     world.run_for(age);
     let began = world.network.now();
@@ -74,7 +75,7 @@ fn a_pair_gets_direct_though_the_network_loses_a_tenth() {
         for seed in 0..60 {
             let mut plan = Plan::new(seed);
             plan.link.loss = 1_000;
-            // A box that an early ping met lets the next round but one pass.
+            // An early ping at a NAT delays success to the second next round.
             let took = time_to_direct(plan, pair, 120 * SECOND);
             times.push(took.unwrap_or_else(|| panic!("relayed, {plan:?}: {pair:?}")));
         }
@@ -85,7 +86,7 @@ fn a_pair_gets_direct_though_the_network_loses_a_tenth() {
     assert!(p50 <= 400 * MS && p95 <= SECOND, "p50 {p50:?}, p95 {p95:?}");
 }
 
-/// Its pings come early, so that a box without an input drop at our side moves our port at times.
+/// Its early pings sometimes make our NAT change our port, if that does not drop unexpected input.
 #[test]
 fn a_pair_with_a_stock_peer_gets_direct_if_theory_says_so() {
     let mut times = Vec::new();
@@ -115,7 +116,7 @@ fn a_pair_that_theory_denies_stays_relayed_and_costs_little() {
                 let relay = Some(Path::Relay(2 - at as u16));
                 assert!(host.told.iter().all(|(_, path)| *path == relay), "{:?}", host.told);
                 assert!(host.count > 1_000, "{}: data does not arrive", host.count);
-                // Twelve rounds of four pings to three addresses, begun by either.
+                // Twelve rounds of four pings to three addresses, started by either host.
                 assert!(host.spent[0] <= 300, "{} pings, {pair:?}", host.spent[0]);
                 assert!(host.spent[1] <= 120, "{} by relay, {pair:?}", host.spent[1]);
             }
@@ -123,7 +124,7 @@ fn a_pair_that_theory_denies_stays_relayed_and_costs_little() {
     }
 }
 
-/// As a stock peer's first ping does: it comes before the host has primed.
+/// Like the first ping of a stock peer, it arrives before the host has primed.
 #[test]
 fn a_box_that_was_met_too_early_is_passed_when_it_has_forgotten_it() {
     for seed in 0..40 {

@@ -1,4 +1,4 @@
-//! Two hosts that never reach each other, and a node that relays between them.
+//! Two hosts that never reach each other directly, and a node that relays between them.
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
@@ -13,7 +13,7 @@ use tailnet::{
 
 use crate::world::{MS, SECOND, node};
 
-/// The node that relays, and where its relay is.
+/// The index of the node that relays, and the address of its relay.
 const RELAY: usize = 2;
 const REGION: u16 = 1;
 
@@ -32,19 +32,19 @@ fn disco(byte: u8) -> Disco {
 struct World {
     hosts: [(Paths, Disco); 2],
     used: [Option<Path>; 2],
-    /// Every path that each was told, in order.
+    /// The published paths of each host, in order.
     told: [Vec<Option<Path>>; 2],
     server: Server,
     server_is_up: bool,
     now: Duration,
-    /// What is under way to a host, and when it arrives.
+    /// The messages in flight, with the time of arrival and the host.
     flying: VecDeque<(Duration, usize, Via, DiscoPublic, Message)>,
     talks: [bool; 2],
     next_talk: Duration,
 }
 
 impl World {
-    /// Of which host has the relay's grant.
+    /// Creates the world. `granted`: the hosts that may use the relay.
     fn new(granted: [bool; 2]) -> Self {
         let now = 100 * SECOND;
         let server = |now| {
@@ -144,7 +144,7 @@ impl World {
                 To::PeerRelay { addr, vni, control } if addr == relay_at() => {
                     self.arrive_at_relay(at, vni, control, transmit.disco, &transmit.message);
                 }
-                // Their boxes let nothing in.
+                // Their NATs accept nothing.
                 _ => {}
             }
         }
@@ -210,7 +210,7 @@ fn hosts_that_never_reach_each_other_meet_at_a_relay_whoever_may_ask_it() {
         world.talks = [true, true];
         world.run_for(5 * SECOND);
         assert!(world.is_passed(0) && world.is_passed(1), "{granted:?} {:?}", world.used);
-        // The relay that is always there came first, and no packet waited.
+        // The DERP relay was the first path, and no packet waited.
         assert_eq!(world.told[0][0], Some(Path::Relay(REGION)));
         let before = world.told.clone();
         world.run_for(600 * SECOND);
@@ -241,7 +241,7 @@ fn a_direct_path_is_taken_before_a_relay_is_asked_and_after_one_was() {
     world.talks = [true, true];
     world.run_for(10 * SECOND);
     assert!(world.is_passed(0));
-    // A ping of the other's, at last.
+    // Finally a ping of the other host.
     let via = Via::Udp { remote: host_at(1), local: None };
     let from = world.hosts[1].1.public();
     let ping = Message::Ping { tx: [7; 12], node_key: Some(node(1)), padding: 0 };

@@ -1,4 +1,4 @@
-//! What a world is made of.
+//! The parameters of a world.
 
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ use sim::Link;
 
 use crate::world::MS;
 
-/// How a world is made.
+/// The parameters of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub seed: u64,
     pub link: Link,
-    /// By the relay, to each.
+    /// The latency through the relay to each host.
     pub relay: [Duration; 2],
-    /// Between two datagrams of data.
+    /// The time between two data packets.
     pub pace: Duration,
-    /// Whether the map has the endpoints that STUN found, as well as the local ones.
+    /// Whether the map contains the endpoints from STUN in addition to the local ones.
     pub map_is_whole: bool,
-    /// The second host is a stock one.
+    /// Whether the second host is a stock node.
     pub stock: bool,
-    /// Whether they may meet by chance.
+    /// Whether birthday probing is enabled.
     pub birthday: bool,
     pub start: Start,
 }
 
-/// What goes slowly when hosts have just joined; all is from the beginning on.
+/// Delays when hosts have just joined; all are zero by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Start {
-    /// When each gets to know the other.
+    /// The time when each learns of the other.
     pub knows: [Duration; 2],
-    /// When each is connected to its relay, which says until then that it is not there.
+    /// The time when each is connected to its relay, which reports it as absent until then.
     pub connects: [Duration; 2],
-    /// Until when relays hold back all they are given.
+    /// The time until which relays delay all packets.
     pub stall: Duration,
-    /// How long at most a datagram takes from the decision to the wire: it is another process that
-    /// sends it, and no relay waits for that.
+    /// The maximum delay between a decision and the sent datagram, because another process sends
+    /// it. Relays are not affected.
     pub lag: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Hosts that have just joined: one knows the other first, relays are connected later, all is slow.
-//! Their boxes have not forgotten yet what an early ping would leave there.
+//! Hosts that have just joined: one learns of the other first, relays are connected late,
+//! everything is slow. Entries of early pings would still be in their NATs.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use crate::{
     world::{MS, Plan, SECOND, Start, World},
 };
 
-/// Within this two are direct, once each knows the other and is connected to its relay.
+/// The maximum time until both have a direct path, after each knows the other and is connected to
+/// its relay.
 const PROMISE: Duration = Duration::from_secs(3);
 
-/// How long it takes from when that is so; `seed` says who begins to talk, and when.
+/// Returns that time; `seed` decides which host sends first, and when.
 fn time_to_direct(plan: Plan, pair: [Nat; 2]) -> Option<Duration> {
     let mut world = World::new(plan, pair);
     let Start { knows, connects, stall, .. } = plan.start;

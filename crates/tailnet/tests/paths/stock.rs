@@ -1,5 +1,6 @@
-//! A stock peer, as far as paths go (tailscale `wgengine/magicsock` `endpoint.go`): it pings at once,
-//! primes nothing, answers a call with pings alone, and calls only when it has something to ping.
+//! A simulation of a stock peer's path selection (tailscale `wgengine/magicsock` `endpoint.go`): it
+//! pings at once, does not prime, answers a call only with pings, and calls only when it has
+//! endpoints to ping.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,11 +16,11 @@ use tailnet::{
 
 use crate::world::{MS, SECOND};
 
-/// What a host of a world does about paths.
+/// The path selection of a host.
 pub trait Node {
     fn set_peer(&mut self, key: NodePublic, info: &PeerInfo, now: Duration);
     fn set_own_endpoints(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration);
-    /// A stock node birthday nobody by chance.
+    /// A stock node does not support birthday probing.
     fn set_public_endpoint(&mut self, _: PublicEndpoint) {}
     fn handle_sockets_opened(&mut self, _: u32, _: u16, _: Duration) {}
     fn handle_disco(&mut self, from: DiscoPublic, via: Via, message: &Message, now: Duration);
@@ -95,7 +96,7 @@ pub struct Stock {
     own_at: Duration,
     /// Whether a call waits for fresh endpoints.
     calls: bool,
-    /// When each was last pinged.
+    /// The time of the last ping of each.
     candidates: BTreeMap<SocketAddr, Option<Duration>>,
     pings: Vec<(TxId, SocketAddr)>,
     best: Option<SocketAddr>,
@@ -218,7 +219,7 @@ impl Node for Stock {
                 self.candidates.values_mut().for_each(|pinged| *pinged = None);
                 self.ping_all(now, false);
             }
-            // It does not know that type, or is not asked by it.
+            // The type is unknown, or was not requested.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Two hosts behind boxes, a relay and a STUN server, on virtual time.
+//! Two hosts behind NATs, a relay and a STUN server, on virtual time.
 //!
 //! ```text
 //!   host -- box ----- network ----- box -- host
@@ -6,8 +6,8 @@
 //!      `-------------- relay ------------'
 //! ```
 //!
-//! Data is what WireGuard would send: each datagram goes where the host was told last, and what a
-//! host sends and receives is reported to it once a second, or at once where it goes by the relay.
+//! Data stands for WireGuard packets: each datagram uses the last published path. Traffic is
+//! reported once a second, or at once if it goes through the relay.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -49,10 +49,10 @@ pub struct World {
     observer: Socket,
     relayed: BTreeMap<(Duration, u64), Relayed>,
     leaving: [VecDeque<Leaving>; 2],
-    /// When each is to be told of the other.
+    /// The time when each learns of the other.
     introductions: [Option<Duration>; 2],
     serial: u64,
-    /// What disco datagrams say.
+    /// The contents of disco datagrams.
     sealed: Vec<(DiscoPublic, DiscoPublic, Message)>,
     pub relay_works: bool,
     /// Whether the network loses every disco datagram, as under load.
@@ -62,12 +62,12 @@ pub struct World {
 
 pub struct Host {
     pub paths: Box<dyn Node>,
-    /// The network that it is in, and whether the box before that gives each destination another port.
+    /// The network of the host, and whether its NAT maps each destination to another port.
     behind: Option<(Realm, bool)>,
-    /// Those that are for chance, and where the next will be.
+    /// The sockets for birthday probing, and the address of the next one.
     pub auxiliary: Vec<(AuxiliarySocket, Socket)>,
     next_port: u16,
-    /// When each call to a port was that may lead to the other by chance.
+    /// The times of the birthday probes.
     pub calls: Vec<Duration>,
     pub disco: DiscoPublic,
     pub sockets: Vec<Socket>,
@@ -75,20 +75,20 @@ pub struct Host {
     pub talks: bool,
     pub answers: bool,
     pub used: Option<Path>,
-    /// What it was told to use, and when.
+    /// The published paths with their times.
     pub told: Vec<(Duration, Option<Path>)>,
     pub events: Vec<Event>,
-    /// When data last came, and how often it did.
+    /// The time of the last received data, and their number.
     pub data: Option<Duration>,
     pub count: u64,
-    /// Disco datagrams sent by UDP and by the relay.
+    /// The number of disco datagrams that were sent over UDP and through the relay.
     pub spent: [u64; 2],
     traffic: Traffic,
     next_data: Duration,
     next_report: Duration,
 }
 
-/// A datagram that has not left yet.
+/// A datagram that has not been sent yet.
 struct Leaving {
     at: Duration,
     to: SocketAddr,
@@ -99,7 +99,7 @@ struct Leaving {
 enum Relayed {
     Disco(usize, usize),
     Data(usize),
-    /// To whom: the other is not there.
+    /// To this host: the other is not connected.
     Gone(usize),
 }
 
@@ -112,7 +112,7 @@ pub fn node(number: usize) -> NodePublic {
 }
 
 impl World {
-    /// Two hosts at the same private address, each behind such a box.
+    /// Creates two hosts with the same private address, each behind one of the NATs.
     pub fn new(plan: Plan, boxes: [Nat; 2]) -> Self {
         let network = Network::new(plan.seed, plan.link);
         let realms = boxes.map(|_| Realm::INTERNET);
@@ -127,7 +127,7 @@ impl World {
         world
     }
 
-    /// Two hosts with these sockets.
+    /// Creates two hosts with these sockets.
     pub fn with_sockets(plan: Plan, network: Network, sockets: [Vec<Socket>; 2]) -> Self {
         let mut world = Self::apart(plan, network, sockets);
         world.join();
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// Both find out where they are, and get their maps.
+    /// Both determine their endpoints, and get their maps.
     fn join(&mut self) {
         (0..2).for_each(|at| self.start(at));
         self.run_for(4 * self.plan.link.delay.max(MS));
@@ -168,7 +168,7 @@ impl World {
         self.run_for(Duration::ZERO);
     }
 
-    /// Has the map tell a host of the other.
+    /// Adds the other host to a host's map.
     pub fn introduce(&mut self, at: usize) {
         let now = self.network.now();
         let other = &self.hosts[1 - at];
@@ -185,7 +185,7 @@ impl World {
         self.hosts[at].paths.set_peer(node(1 - at), &info, now);
     }
 
-    /// Has a host start again, with another disco key, which the map tells the other at once.
+    /// Restarts a host with another disco key, which the other learns at once.
     pub fn restart(&mut self, at: usize) {
         let now = self.network.now();
         let old = &self.hosts[at];
@@ -201,14 +201,14 @@ impl World {
         self.introduce(1 - at);
     }
 
-    /// Has a host ask the STUN server, more than once, as netcheck does.
+    /// Lets a host query the STUN server several times, as netcheck does.
     pub fn refresh(&mut self, at: usize) {
         for socket in self.hosts[at].sockets.iter().filter(|socket| socket.address.is_ipv4()) {
             (0..3).for_each(|_| socket.send(self.observer.address, &[STUN]));
         }
     }
 
-    /// Has a host know where it is without an answer: where UDP is blocked none comes.
+    /// Sets a host's endpoints without an answer: there is none if UDP is blocked.
     fn start(&mut self, at: usize) {
         let local = self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
         self.hosts[at].paths.set_own_endpoints(node(at), local, self.network.now());
@@ -220,7 +220,7 @@ impl World {
         self.run(end, |_| false);
     }
 
-    /// Runs until something is so, or until then. Whether it is.
+    /// Runs until `done` returns true, or until `end`. Returns the last result.
     pub fn run(&mut self, end: Duration, done: impl Fn(&Self) -> bool) -> bool {
         loop {
             self.settle();
@@ -249,7 +249,7 @@ impl World {
         }
     }
 
-    /// Does what is due now.
+    /// Processes expired timers.
     fn settle(&mut self) {
         let now = self.network.now();
         while let Some(datagram) = self.observer.receive() {
@@ -348,7 +348,7 @@ impl World {
         }
     }
 
-    /// Has a host open auxiliary sockets.
+    /// Opens auxiliary sockets of a host.
     fn open_auxiliary(&mut self, at: usize, opening: SocketsToOpen) {
         let SocketsToOpen { disco, number, to, count, hops, tx, .. } = opening;
         let index = self.sealed.len() as u64;

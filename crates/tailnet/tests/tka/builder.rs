@@ -1,11 +1,11 @@
-//! What linerate makes is what Tailscale makes of the same, byte by byte: Ed25519 has one signature
-//! of each text.
+//! linerate's encodings are equal to Tailscale's, byte by byte: Ed25519 signatures are
+//! deterministic.
 
 use tailnet::tka::{NewKey, claim, disablement_hash, first_checkpoint, read_public, sign};
 
 use super::*;
 
-/// As `signer` of tests/tka-vectors.
+/// The same keys as `signer` of tests/tka-vectors.
 fn signer(number: u8) -> TkaKey {
     TkaKey::new(&[number; 32])
 }
@@ -92,7 +92,7 @@ fn a_key_that_nobody_trusts_makes_nothing() {
     let disabler = [[7; 32]];
     assert!(first_checkpoint(&[trusted(2, 1)], &disabler, (1, 1), &own).is_err());
     assert!(first_checkpoint(&[trusted(1, 1)], &[], (1, 1), &own).is_err());
-    // All that it trusted before it may remove, but not the last.
+    // It may remove all trusted keys except the last.
     let ids = authority.keys_json().len();
     let others: Vec<_> = [3, 4].map(|number| signer(number).id()).to_vec();
     assert_eq!(ids, others.len() + 1);

@@ -1,4 +1,4 @@
-//! What a person has a node do: what the coordinator is asked, and what is made of its answers.
+//! The user's commands: requests to the coordinator, and the processing of its answers.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ const RANDOM: [u8; 32] = [5; 32];
 const SECRET: &[u8] = b"secret";
 const REQUESTER: Requester = Requester { version: 119, node_key: NodePublic([1; 32]) };
 
-/// A node with its own key, and what it knows of tailnet lock.
+/// A node with its own key and its authority.
 struct Node {
     own: TkaKey,
     known: Option<Authority>,
@@ -25,7 +25,7 @@ struct Node {
 }
 
 impl Node {
-    /// One of a network that trusts the keys 1 and 2.
+    /// Creates a node of a network that trusts the keys 1 and 2.
     fn locked(number: u8) -> Self {
         let first =
             first_checkpoint(&trusted(), &disablement_hashes(), (1, 2), &signer(1)).unwrap();
@@ -100,7 +100,7 @@ fn trusted() -> Vec<NewKey> {
 }
 
 fn disablement_hashes() -> Vec<[u8; 32]> {
-    // It is slow, by design.
+    // Slow by design.
     static HASH: LazyLock<[u8; 32]> = LazyLock::new(|| disablement_hash(SECRET).unwrap());
     vec![*HASH]
 }
@@ -204,7 +204,7 @@ fn an_order_that_cannot_be_done_is_refused_before_anything_is_asked() {
         let refused = on.refuses(order);
         assert!(matches!(refused, TkaCommandError::Refused(_)), "{refused:?}");
     }
-    // The key that signs is to be one of those that are trusted.
+    // The signing key must be one of the trusted ones.
     let not_its_own =
         TkaCommand::Init { keys: vec![new_key(2)], disablement_hashes: disablement_hashes() };
     assert!(matches!(off.refuses(not_its_own), TkaCommandError::Refused(_)));
@@ -244,7 +244,7 @@ fn keys_are_changed_where_the_coordinator_has_the_new_head_then_and_not_where_an
 
 #[test]
 fn a_secret_is_told_only_where_it_turns_tailnet_lock_off() {
-    // Whoever has the secret may, trusted or not.
+    // The secret is sufficient, whether the key is trusted or not.
     for node in [Node::locked(1), Node::locked(9)] {
         let (path, asked, doing) = node.asks(TkaCommand::Disable(SECRET.to_vec().into()));
         assert_eq!(path, "/machine/tka/disable");

@@ -6,7 +6,7 @@ use tailnet::tka::follow::{Follower, LocalAuthority, SyncError, SyncInput, SyncR
 
 use super::*;
 
-/// A node that follows, and what its map says.
+/// A node, and the state in its map.
 struct Node {
     follower: Follower,
     tka: Option<TkaInfo>,
@@ -106,7 +106,7 @@ fn an_answer_that_does_not_count_changes_nothing_and_is_asked_for_later() {
         assert_eq!(node.follower.failure(), Some(&failure), "{answer}");
         assert_eq!(node.head().as_ref(), Some(&first));
         assert_eq!(node.asks(), None);
-        // A late answer is none.
+        // A late answer is ignored.
         let missing = json!({ "Head": head, "MissingAUMs": updates(chain) });
         assert_eq!(node.answer(&offer, &missing), (false, None));
         let due = node.follower.poll_timeout().unwrap();

@@ -1,4 +1,4 @@
-//! A coordinator that puts nodes into a locked network, and a trusted key that signs twice.
+//! A coordinator that adds nodes to a locked network, and a trusted key that signs twice.
 
 use std::time::Duration;
 
@@ -42,8 +42,7 @@ fn node(number: u16, signature: &[u8]) -> Value {
     })
 }
 
-/// What a coordinator may try, by name: the numbers that it gives to nodes of its own begin behind
-/// those of the network.
+/// Attacks of a coordinator by name. The numbers of its own nodes follow those of the network.
 fn inserted() -> Vec<(&'static str, Value)> {
     let own = signer(100);
     let first = sign(&signer(1), &key(2000), &own.id());
@@ -63,7 +62,7 @@ fn inserted() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Keys 1 and 2 are trusted, and 3 was.
+/// Returns an authority that trusts the keys 1 and 2, and previously trusted 3.
 fn authority() -> Authority {
     let keys = [1, 2, 3].map(|number| NewKey::new(signer(number).id(), 1));
     let disabler = disablement_hash(b"secret").unwrap();
@@ -79,7 +78,7 @@ fn of_a_thousand_nodes_none_accepts_a_node_that_the_coordinator_inserts() {
     let authority = authority();
     let tka = TkaStatus::On { authority: &authority, own_key: "tlpub:00" };
     let around = Environment { now: NOW, has_interface: true, tka, ..Environment::default() };
-    // One that renewed its key is in the network rightly.
+    // A node that renewed its key is a legitimate member.
     let renewed =
         signer(100).renew_signature(&key(2001), &sign(&signer(1), &key(2000), &signer(100).id()));
     let mut signed: Vec<Value> = (0..NODES)
@@ -89,8 +88,8 @@ fn of_a_thousand_nodes_none_accepts_a_node_that_the_coordinator_inserts() {
     let inserted = inserted();
     let (mut accepted, mut decisions, mut peers) = (0, 0, 0);
     for number in 0..NODES {
-        // Each is told a share of the network, for it all is the same rule, and every node that the
-        // coordinator made, in the first map and again as a change.
+        // Each node gets a part of the network, and every node of the coordinator, in the first map
+        // and again as a change. The rule is the same for all.
         let shares = |at: usize| at != usize::from(number) && at % 50 == usize::from(number) % 50;
         let mut told: Vec<&Value> =
             signed.iter().enumerate().filter(|(at, _)| shares(*at)).map(|(_, node)| node).collect();
@@ -101,7 +100,7 @@ fn of_a_thousand_nodes_none_accepts_a_node_that_the_coordinator_inserts() {
         let all: Vec<&Value> =
             told.into_iter().chain(inserted.iter().map(|(_, node)| node)).collect();
         let mut map = NetworkMap::default();
-        // It may say what it likes of the lock, too.
+        // Its statements about tailnet lock do not matter.
         let said = match number % 3 {
             0 => json!(null),
             1 => json!({ "Disabled": true }),
@@ -129,7 +128,7 @@ fn of_a_thousand_nodes_none_accepts_a_node_that_the_coordinator_inserts() {
     assert_eq!((accepted, decisions), (0, 2 * u32::from(NODES) * inserted.len() as u32));
 }
 
-/// So that the test above could fail: without the lock all of them are peers.
+/// Shows that the test above can fail: without tailnet lock all of them are peers.
 #[test]
 fn without_tailnet_lock_the_same_coordinator_inserts_whom_it_likes() {
     let mut map = NetworkMap::default();
@@ -142,7 +141,7 @@ fn without_tailnet_lock_the_same_coordinator_inserts_whom_it_likes() {
     assert_eq!(settings(&map, &Prefs::new(), &around).peers.len(), inserted.len());
 }
 
-/// The same update with its one signature written twice (RFC 8949: an array of one map, in the end).
+/// Returns the update with its signature written twice (RFC 8949: the array at the end).
 fn signed_twice(update: &[u8]) -> Vec<u8> {
     const SIGNATURE: usize = 1 + (1 + 2 + 32) + (1 + 2 + 64);
     let (rest, signature) = update.split_at(update.len() - SIGNATURE);
@@ -162,7 +161,7 @@ fn an_update_that_one_key_signed_twice_has_its_votes_once() {
         let updates = begun().edit_keys(&signer(by), &[added], &[]).unwrap();
         <[Vec<u8>; 1]>::try_from(updates).unwrap()
     };
-    // Several hashes: of two updates with the same votes the lower one counts.
+    // Several hashes: of two updates with equal votes the lower hash is active.
     for add in 10..20 {
         let [twice] = edit(1, add).map(|update| signed_twice(&update));
         let more = edit(2, add);

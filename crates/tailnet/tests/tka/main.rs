@@ -1,5 +1,5 @@
-//! Tailnet lock, against what Tailscale's own package makes and accepts: `vectors.json`, which
-//! `tests/tka-vectors` prints.
+//! Compares tailnet lock with Tailscale's package: `vectors.json`, which `tests/tka-vectors`
+//! prints.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod builder;
@@ -77,7 +77,7 @@ struct Secret {
     accepted: bool,
 }
 
-/// Those of the tree, or others: more of them are made with `go run . -changes 2000`.
+/// Returns the chains of the tree, or others. `go run . -changes 2000` creates more.
 fn chains() -> Vec<Chain> {
     let own = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tka/vectors.json");
     let path = env::var_os("LINERATE_TKA_VECTORS").map_or_else(own, PathBuf::from);
@@ -101,7 +101,7 @@ fn tell(authority: &mut Authority, step: &Step) -> Result<(), VerifyError> {
     authority.inform(&updates)
 }
 
-/// A chain to its end.
+/// Returns the authority after a whole chain.
 fn followed(chain: &Chain) -> Authority {
     let mut authority = begin(chain);
     for step in &chain.steps {
@@ -137,7 +137,7 @@ fn every_signature_is_accepted_or_not_as_tailscale_does() {
         for signature in chain.signatures.iter().flatten() {
             let Signature { name, text, .. } = signature;
             let checked = authority.check(&node(&signature.node), &hex(text));
-            // Go's reader takes one of CBOR's simple values for a number; nobody writes that.
+            // Go's decoder reads one of CBOR's simple values as a number. No encoder writes that.
             let is_odd =
                 name == "changed" && checked == Err(VerifyError::Malformed(DecodeError::NotCbor));
             let same = checked.is_ok() == signature.accepted;
@@ -146,7 +146,7 @@ fn every_signature_is_accepted_or_not_as_tailscale_does() {
             if checked.is_err() {
                 continue;
             }
-            // What it was renewed from is kept out.
+            // The previous key is rejected.
             let text = hex(text);
             let peers = [(node(&signature.node), &text[..])].into_iter();
             let former = signature.former.iter().flatten().map(|former| (node(former), &[][..]));
@@ -172,7 +172,7 @@ fn a_node_signs_its_next_key_as_tailscale_does() {
             assert_eq!(own.renew_signature(&node(name), &renewed).as_ref(), Ok(&renewed));
             former = renewed;
         }
-        // And on, for years.
+        // Many more renewals.
         for number in 100..150 {
             let next = NodePublic([number; 32]);
             former = own.renew_signature(&next, &former).unwrap();
@@ -251,7 +251,7 @@ fn of_nodes_that_renewed_one_key_the_newest_alone_counts() {
     assert_eq!(refused(&["direct", "renewed"]), [Some(VerifyError::Rotated), None]);
     let of_three = refused(&["renewed 2 times", "direct", "renewed"]);
     assert_eq!(of_three, [None, Some(VerifyError::Rotated), Some(VerifyError::Rotated)]);
-    // Of an auth key, many nodes renew what is signed by one key.
+    // Several nodes may renew from the same key of an auth key.
     assert_eq!(refused(&["by a credential", "renewed"]), [None, None]);
     let alone = refused(&["a credential alone"]);
     assert_eq!(alone, [Some(VerifyError::Credential)]);

@@ -14,20 +14,20 @@ use crate::{
     keys::{MachineKey, MachinePublic},
 };
 
-/// The longest first message that is read: later versions may carry a payload in it.
+/// The longest accepted first message. Later versions may send a payload in it.
 pub const LONGEST_INITIATION: usize = 4096;
 
-/// A handshake that was answered.
+/// The result of a handshake at the coordinator's end.
 pub struct Response {
-    /// What the member's records follow.
+    /// The message to send. The member's records follow it.
     pub reply: [u8; REPLY_HEADER + REPLY],
-    /// The member's machine: whoever holds this key wrote the first message.
+    /// The machine key of the member. Its owner wrote the first message.
     pub machine: MachinePublic,
-    /// The capability version that the member announced.
+    /// The announced capability version of the member.
     pub version: u16,
-    /// Seals what is said to the member.
+    /// Seals the records to the member.
     pub sealer: Sealer,
-    /// Opens what the member says.
+    /// Opens the records of the member.
     pub opener: Opener,
 }
 
@@ -35,7 +35,7 @@ impl Response {
     /// Answers a first message. `ephemeral` is 32 fresh random bytes.
     ///
     /// # Errors
-    /// It has no such form, or was written for another key.
+    /// The message is not valid, or was written for another key.
     pub fn new(
         key: &MachineKey,
         message: &[u8],
@@ -48,7 +48,7 @@ impl Response {
             .prologue(prologue.as_bytes())
             .and_then(|builder| builder.local_private_key(key.bytes()))
             .and_then(Builder::build_responder)
-            .map_err(|_| HandshakeError::ParseKeyError)?;
+            .map_err(|_| HandshakeError::BadKey)?;
         let mut payload = vec![0; noise.len()];
         state.read_message(noise, &mut payload).map_err(|_| HandshakeError::NotAuthentic)?;
         let machine = state.get_remote_static().and_then(|machine| machine.try_into().ok());
@@ -66,9 +66,9 @@ impl Response {
     }
 }
 
-/// The version that a first message announces, and its part that is Noise's.
+/// Returns the announced version and the Noise part of a first message.
 fn read(message: &[u8]) -> Result<(u16, &[u8]), HandshakeError> {
-    let bad = |kind| HandshakeError::ReplyError(kind, message.len());
+    let bad = |kind| HandshakeError::BadReply(kind, message.len());
     let Some((&[v0, v1, kind, high, low], noise)) = message.split_first_chunk() else {
         return Err(bad(0));
     };
@@ -80,7 +80,7 @@ fn read(message: &[u8]) -> Result<(u16, &[u8]), HandshakeError> {
     Ok((u16::from_be_bytes([v0, v1]), noise))
 }
 
-/// A refusal, with words for people.
+/// Writes a refusal with a text for the user.
 pub fn refusal(text: &str) -> Vec<u8> {
     let text = &text.as_bytes()[..text.len().min(super::LONGEST_REFUSAL)];
     let mut message = vec![TYPE_REFUSAL];

@@ -1,7 +1,7 @@
 use super::*;
 use crate::control::{CAPABILITY_VERSION, record::tests::exchange};
 
-/// A coordinator: its public key, and what answers a first message.
+/// Returns the keys of a coordinator.
 pub(in crate::control) fn coordinator() -> (MachineKey, MachinePublic) {
     let key = MachineKey::new(Box::new(Zeroizing::new([9; 32])));
     let public = key.public();
@@ -12,8 +12,8 @@ pub(in crate::control) fn member() -> MachineKey {
     MachineKey::new(Box::new(Zeroizing::new([5; 32])))
 }
 
-/// Answers a first message as snow does it. Returns the reply behind its header, and both ends of
-/// the records.
+/// Answers a first message with snow. Returns the reply without its header, and both ends of the
+/// records.
 pub(in crate::control) fn answer(
     key: &MachineKey,
     version: u16,
@@ -45,7 +45,7 @@ fn a_coordinator_that_speaks_noise_is_understood_both_ways() {
     let (reply, known, mut theirs, mut at_theirs) = answer(&key, 121, &message).unwrap();
     assert_eq!(known, member().public());
     let (mut ours, mut at_ours) = initiation.finish(&reply).unwrap();
-    // The second record is where nonces of the wrong order show.
+    // A wrong byte order of the nonces fails at the second record.
     for text in [&b"one"[..], b"two", b""] {
         assert_eq!(exchange(&mut ours, &mut at_theirs, text), text);
         assert_eq!(exchange(&mut theirs, &mut at_ours, text), text);
@@ -74,7 +74,7 @@ fn a_reply_of_another_coordinator_is_refused() {
 fn a_coordinator_without_a_key_is_refused() {
     let none = MachinePublic::default();
     let begun = Initiation::new(&member(), &none, 119, Zeroizing::new([3; 32]));
-    assert_eq!(begun.err(), Some(HandshakeError::ParseKeyError));
+    assert_eq!(begun.err(), Some(HandshakeError::BadKey));
 }
 
 #[test]
@@ -82,6 +82,6 @@ fn a_reply_is_of_its_type_and_length_or_says_why_not() {
     assert_eq!(Reply::read([2, 0, 48]), Ok(Reply::Accepted));
     assert_eq!(Reply::read([3, 0, 20]), Ok(Reply::Refused(20)));
     assert_eq!(Reply::read([3, 0xff, 0xff]), Ok(Reply::Refused(LONGEST_REFUSAL)));
-    assert_eq!(Reply::read([2, 0, 49]), Err(HandshakeError::ReplyError(2, 49)));
-    assert_eq!(Reply::read(*b"HTT"), Err(HandshakeError::ReplyError(b'H', 0x5454)));
+    assert_eq!(Reply::read([2, 0, 49]), Err(HandshakeError::BadReply(2, 49)));
+    assert_eq!(Reply::read(*b"HTT"), Err(HandshakeError::BadReply(b'H', 0x5454)));
 }

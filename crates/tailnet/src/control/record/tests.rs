@@ -7,7 +7,7 @@ use crate::control::noise::{
     tests::{answer, coordinator, member},
 };
 
-/// Sends one text through.
+/// Sends a text through both ends.
 pub(in crate::control) fn exchange(from: &mut Sealer, to: &mut Opener, text: &[u8]) -> Vec<u8> {
     let (mut sealed, mut plain) = (Vec::new(), Vec::new());
     assert_eq!(from.seal(text, &mut sealed), Ok(text.len()));

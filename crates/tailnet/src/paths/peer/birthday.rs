@@ -1,5 +1,6 @@
-//! A direct path by chance (docs/decisions/0013), where one of the two is behind a box that gives each
-//! destination another port, and the other's box lets in only ports that it called.
+//! Birthday probing (docs/decisions/0013), for a pair in which one node is behind a NAT that maps
+//! each destination to another port, and the other behind a NAT that accepts only packets from
+//! contacted ports.
 //!
 //! ```text
 //!   whose port varies                by relay                      whose port is known
@@ -11,8 +12,8 @@
 //!   pong, ping by that ---------------------------------------->  direct, as any other
 //! ```
 //!
-//! From then on what is here is_pinged the path alive where the port varies; the other end has a direct
-//! path like all of its others.
+//! Afterwards the node whose port varies maintains the path in this module. For the other node it
+//! is an ordinary direct path.
 
 use std::{
     collections::BTreeSet,
@@ -35,18 +36,18 @@ use crate::{
     },
 };
 
-/// See the module.
+/// The state of birthday probing with a peer.
 #[derive(Debug, Default)]
 pub struct BirthdayProbing {
     stage: Stage,
-    /// Since when one is wanted.
+    /// The time since when it is needed.
     wanted: Option<Duration>,
-    /// No other before.
+    /// Not before this time.
     next: Duration,
-    /// When something is to be done.
+    /// The time of the next timer.
     due: Option<Duration>,
     last: BirthdayOutcome,
-    /// How often it did not answer.
+    /// The number of unanswered requests.
     unanswered: u8,
 }
 
@@ -54,26 +55,26 @@ pub struct BirthdayProbing {
 enum Stage {
     #[default]
     Quiet,
-    /// We asked, and wait for the other.
+    /// We sent a request, and wait for the answer.
     Asked(Try),
-    /// It agreed, and our sockets are being opened.
+    /// The peer accepted, and our sockets are being opened.
     Opening(Try),
-    /// They are open, and it calls.
+    /// Our sockets are open, and the peer probes.
     Open(Try),
-    /// We agreed, and wait until its sockets are open.
+    /// We accepted, and wait until the peer's sockets are open.
     Agreed(Try),
-    /// We call.
+    /// We probe ports.
     Calling(Try, Calls),
-    /// A call met one of its sockets, which is to be proven like any address.
+    /// A probe reached one of the peer's sockets. Its address must be proven like any other.
     Called(Try),
-    /// A call met one of our sockets.
+    /// A probe reached one of our sockets.
     Met(Met),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Try {
     number: u32,
-    /// Where the other is; of its port nothing is known if it is called.
+    /// The peer's public endpoint. The port of a requesting peer is not used.
     at: SocketAddr,
     ends: Duration,
 }
@@ -88,11 +89,11 @@ struct Calls {
 struct Met {
     socket: AuxiliarySocket,
     at: SocketAddr,
-    /// Of a pong, which proves the path.
+    /// The latency of a pong, which proves the path.
     latency: Option<Duration>,
     alive: Duration,
     pinged: Duration,
-    /// Since when no ping is answered.
+    /// The time since when pings are unanswered.
     unanswered: Option<Duration>,
 }
 
@@ -106,7 +107,7 @@ impl Met {
             }
     }
 
-    /// It is dead then, unless it shows life.
+    /// Returns the time at which the path is lost without a sign of life.
     fn ends(&self) -> Option<Duration> {
         self.unanswered.map(|since| since + BIRTHDAY_DEAD)
     }
@@ -118,24 +119,24 @@ impl Met {
 }
 
 impl BirthdayProbing {
-    /// What came for this time was not handled.
+    /// Received packets were not processed for this time.
     pub fn handle_stall(&mut self, time: Duration) {
         if let Stage::Met(Met { unanswered: Some(since), .. }) = &mut self.stage {
             *since += time;
         }
     }
 
-    /// Whether nothing is remembered.
+    /// Returns whether there is no state.
     pub fn is_quiet(&self) -> bool {
         matches!(self.stage, Stage::Quiet) && self.last == BirthdayOutcome::default()
     }
 
-    /// When something has to be done.
+    /// Returns the time of the next timer.
     pub fn deadline(&self) -> Option<Duration> {
         self.due
     }
 
-    /// The path by an auxiliary socket, where there is one.
+    /// Returns the path through an auxiliary socket, if it is proven.
     pub fn path(&self) -> Option<Path> {
         self.met().and_then(Met::path)
     }
@@ -144,7 +145,7 @@ impl BirthdayProbing {
         self.met().and_then(|met| met.latency)
     }
 
-    /// What is told of it.
+    /// Returns the outcome for the view.
     pub fn view(&self) -> BirthdayOutcome {
         self.last
     }
@@ -165,7 +166,7 @@ impl BirthdayProbing {
 }
 
 impl Peer {
-    /// The number of the auxiliary sockets that there are, or that are being opened.
+    /// Returns the number of the group of auxiliary sockets that are open or being opened.
     pub fn sockets(&self) -> Option<u32> {
         match &self.birthday.stage {
             Stage::Opening(one) | Stage::Open(one) => Some(one.number),
@@ -175,7 +176,7 @@ impl Peer {
         }
     }
 
-    /// Whether datagrams of an auxiliary socket are expected.
+    /// Returns whether datagrams of an auxiliary socket are expected.
     pub fn expects_socket(&self, socket: AuxiliarySocket) -> bool {
         match &self.birthday.stage {
             Stage::Open(one) => one.number == socket.number,
@@ -184,7 +185,7 @@ impl Peer {
         }
     }
 
-    /// Does what is due.
+    /// Processes expired timers.
     pub fn continue_birthday(&mut self, cx: &mut Context<'_>) {
         self.request_if_due(cx);
         let is_reached = self.direct.is_some() || self.relayed.path().is_some();
@@ -196,7 +197,7 @@ impl Peer {
             Stage::Agreed(one) | Stage::Calling(one, _) | Stage::Called(one) => {
                 Some(if is_reached { cx.now } else { one.ends })
             }
-            // A direct path by the usual socket is as good, and costs nothing.
+            // A direct path through the main socket is equivalent and cheaper.
             Stage::Met(_) if self.direct.is_some() => Some(cx.now),
             Stage::Met(met) => {
                 let kept = self.activity.sent.map_or(cx.now, |sent| sent + BIRTHDAY_KEPT);
@@ -225,7 +226,7 @@ impl Peer {
         }
     }
 
-    /// Nothing that was known holds.
+    /// Resets the state.
     pub fn reset_birthday(&mut self, cx: &mut Context<'_>) {
         if let Some(number) = self.sockets() {
             cx.emit(Event::CloseSockets(number));
@@ -258,7 +259,7 @@ impl Peer {
             _ => BirthdayOutcome::Failed(cx.now),
         };
         self.birthday.wanted = None;
-        // To ask costs nobody anything.
+        // A request has no cost.
         let rest = if was_asked { Duration::ZERO } else { BIRTHDAY_REST };
         cx.own.birthday.end(self.key, cx.now + rest);
         if was_met {
@@ -266,7 +267,7 @@ impl Peer {
         }
     }
 
-    /// When to ask, if nothing changes.
+    /// Returns the time of the next request.
     fn request_due(&self, cx: &Context<'_>) -> Option<Duration> {
         let relays = self.supports_peer_relays && !cx.own.relays.is_empty();
         let wait = if relays { BIRTHDAY_WAIT_RELAYS } else { BIRTHDAY_WAIT };
@@ -288,7 +289,7 @@ impl Peer {
         let is_due = self.request_due(cx).is_some_and(|at| cx.now >= at);
         if is_due && cx.own.birthday.begin(self.key, cx.now) {
             let number = cx.generation();
-            // Where it is, it says.
+            // The answer contains the peer's endpoint.
             let at = SocketAddr::from(([0; 4], 0));
             let ends = cx.now + BIRTHDAY_ANSWER;
             self.birthday.stage = Stage::Asked(Try { number, at, ends });
@@ -296,7 +297,7 @@ impl Peer {
         }
     }
 
-    /// Whether it is our port that varies, and all else was tried.
+    /// Returns whether our port varies and all other methods failed.
     fn may_request(&self, cx: &Context<'_>) -> bool {
         let is_there = |at: Duration| cx.now < at + BIRTHDAY_CALLED;
         cx.own.birthday.place.is_some_and(|place| place.varies)
@@ -317,7 +318,7 @@ impl Peer {
         cx.send(to, self.disco, Message::Birthday(BirthdayMessage { step, number, at: place.at }));
     }
 
-    /// The peer takes a step.
+    /// Processes a message of the peer.
     pub fn handle_step(&mut self, meet: BirthdayMessage, cx: &mut Context<'_>) {
         let BirthdayMessage { step, number, at } = meet;
         match (step, &self.birthday.stage) {
@@ -347,9 +348,9 @@ impl Peer {
         }
     }
 
-    /// The peer wants to be called, where its map entry or its calls have it as well. That is_pinged us from
-    /// addresses that a stale question names; a hostile peer can name any in its calls, and what we send
-    /// there is bounded by the pace alone (docs/decisions/0013).
+    /// The peer requests probes of its address. The address must also be in its map entry or in its
+    /// calls, which excludes stale addresses. A hostile peer can put any address into its calls:
+    /// only the rate of the probes is limited (docs/decisions/0013).
     fn handle_request(&mut self, number: u32, at: SocketAddr, cx: &mut Context<'_>) {
         let willing = cx.own.birthday.place.is_some_and(|place| !place.varies)
             && may_be_probed(at, cx)
@@ -379,7 +380,7 @@ impl Peer {
         }
     }
 
-    /// Calls some more ports, each once.
+    /// Probes more ports, each once.
     fn probe_ports(&mut self, cx: &mut Context<'_>) {
         let Stage::Calling(one, calls) = &mut self.birthday.stage else { return };
         if cx.now < calls.next {
@@ -399,18 +400,18 @@ impl Peer {
         }
     }
 
-    /// A ping of the peer came to the usual socket: if a call has met it, that is enough of them.
+    /// A ping of the peer reached the main socket. If a probe caused it, no more probes are needed.
     pub fn handle_usual_ping(&mut self, from: IpAddr, now: Duration) {
         if let Stage::Calling(one, _) = &self.birthday.stage
             && one.at.ip() == from
         {
-            // Its pong has to come yet.
+            // The pong has not arrived yet.
             let one = Try { ends: one.ends.min(now + BIRTHDAY_DEAD), ..*one };
             self.birthday.stage = Stage::Called(one);
         }
     }
 
-    /// A ping of the peer came to an auxiliary socket.
+    /// A ping of the peer reached an auxiliary socket.
     pub fn handle_auxiliary_ping(
         &mut self,
         at: SocketAddr,
@@ -432,7 +433,7 @@ impl Peer {
         }
     }
 
-    /// A pong came by an auxiliary socket.
+    /// A pong was received by an auxiliary socket.
     pub fn prove_auxiliary(&mut self, number: u32, latency: Duration, cx: &mut Context<'_>) {
         let Some(met) = self.birthday.met_by(number) else { return };
         let smooth = met.latency.map_or(latency, |before| (before * 3 + latency) / 4);
@@ -444,14 +445,14 @@ impl Peer {
         }
     }
 
-    /// Data came by an auxiliary socket.
+    /// Data was received by an auxiliary socket.
     pub fn handle_auxiliary_data(&mut self, number: u32, now: Duration) {
         if let Some(met) = self.birthday.met_by(number) {
             (met.alive, met.unanswered) = (now, None);
         }
     }
 
-    /// Something was sent, or we have moved: whether the path lives is asked at once.
+    /// Packets were sent or we moved: pings the path if it showed no sign of life for `after`.
     pub fn doubt_auxiliary(&mut self, after: Duration, cx: &mut Context<'_>) {
         let doubted = |met: &Met| met.unanswered.is_none() && cx.now >= met.alive + after;
         if self.birthday.met().is_some_and(doubted) {
@@ -478,7 +479,7 @@ impl Peer {
     }
 }
 
-/// Whether it is an address of IPv4 at which a box may be, and not that of our own.
+/// Returns whether an address may belong to an IPv4 NAT other than ours.
 fn may_be_probed(at: SocketAddr, cx: &Context<'_>) -> bool {
     at.is_ipv4()
         && may_be_reached(&at)

@@ -1,5 +1,4 @@
-//! A peer with which nothing has happened yet, as most of a large network are: what the map says of
-//! it, and no more.
+//! A compact form for unused peers, which most of a large network are: only the map entry.
 
 use std::net::SocketAddr;
 
@@ -9,14 +8,14 @@ use crate::{
     paths::{Path, PathView},
 };
 
-/// A peer, in full or at rest.
+/// A peer in full or compact form.
 #[derive(Debug)]
 pub enum PeerEntry {
     Compact(Box<Compact>),
     Full(Box<Peer>),
 }
 
-/// All of a peer that is at rest.
+/// The state of an unused peer.
 #[derive(Debug)]
 pub struct Compact {
     disco: DiscoPublic,
@@ -46,7 +45,7 @@ impl PeerEntry {
         }
     }
 
-    /// Has it in full, until it rests again.
+    /// Converts the peer to the full form.
     pub fn expand(&mut self, key: NodePublic) -> &mut Peer {
         if let Self::Compact(compact) = self {
             *self = Self::Full(Box::new(compact.expand(key)));
@@ -57,7 +56,7 @@ impl PeerEntry {
         }
     }
 
-    /// Keeps only what the map says if that is all there is.
+    /// Converts the peer to the compact form, if it has no other state.
     pub fn compact_if_idle(&mut self) {
         if let Self::Full(peer) = self
             && let Some(compact) = peer.to_compact()

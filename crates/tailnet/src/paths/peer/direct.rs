@@ -1,4 +1,4 @@
-//! A path that a pong has proven, and doubts that it still works.
+//! A proven direct path, and the doubt about it.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,24 +13,24 @@ pub struct Direct {
     pub addr: SocketAddr,
     pub since: Duration,
     pub latency: Duration,
-    /// The last proof of life.
+    /// The last sign of life.
     pub alive: Duration,
     pub pinged: Duration,
     pub doubt: Option<Doubt>,
 }
 
-/// That a path still works.
+/// The doubt that a path still works.
 #[derive(Clone, Copy, Debug)]
 pub struct Doubt {
     pub since: Duration,
-    /// How long it lasts at least.
+    /// The minimum duration.
     pub patience: Duration,
     /// Whether we may have moved.
     pub moved: bool,
 }
 
 impl Direct {
-    /// The path to a candidate that has answered.
+    /// Creates the path to a candidate that answered.
     pub fn new(entry: &Entry, now: Duration) -> Self {
         Self {
             addr: entry.addr,
@@ -42,7 +42,7 @@ impl Direct {
         }
     }
 
-    /// Whether an answer to the first ping of a doubt is overdue.
+    /// Returns whether the answer to the first ping of a doubt is overdue.
     pub fn is_late(&self, now: Duration) -> bool {
         self.doubt.is_some_and(|doubt| now >= doubt.since + self.latency * 2)
     }
@@ -55,7 +55,7 @@ impl Direct {
         rank(self).replaces(rank(used), now >= used.since + SETTLING)
     }
 
-    /// What came for this time was not handled.
+    /// Received packets were not processed for this time.
     pub fn handle_stall(&mut self, time: Duration) {
         self.alive += time;
         if let Some(doubt) = &mut self.doubt {
@@ -63,7 +63,7 @@ impl Direct {
         }
     }
 
-    /// When it is lost unless it shows life.
+    /// Returns the time at which the path is lost without a sign of life.
     pub fn ends(&self) -> Duration {
         let trust = self.alive + TRUST;
         let answer = self.latency.min(DOUBT_LATENCY) * 3;

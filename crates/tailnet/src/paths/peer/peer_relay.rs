@@ -1,4 +1,4 @@
-//! The way to a peer by a third node that relays over UDP ([`crate::peer_relay`]).
+//! Paths through peer relays ([`crate::peer_relay`]).
 //!
 //! ```text
 //!   no direct path ── ask all relays (DERP) ── AllocateResponse ──┐
@@ -31,15 +31,15 @@ pub struct RelayPath {
     asked: Vec<Asked>,
     bindings: Vec<Binding>,
     used: Option<Used>,
-    /// When all relays were asked last, and when they are again, if they are needed then.
+    /// The time of the last request to all relays, and the earliest time of the next one.
     asked_at: Option<Duration>,
     next: Duration,
     calls: Limit,
-    /// When something is to be done.
+    /// The time of the next timer.
     due: Option<Duration>,
 }
 
-/// A relay that was asked for an endpoint.
+/// A pending request for an endpoint.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     relay: PeerRelay,
@@ -54,12 +54,12 @@ struct Binding {
     endpoint: Box<RelayEndpoint>,
     generation: u32,
     ends: Duration,
-    /// From where the relay has answered.
+    /// The address from which the relay answered.
     answered: Option<SocketAddr>,
     pings: u8,
 }
 
-/// The endpoint that a pong has proven.
+/// The endpoint that a pong proved.
 #[derive(Clone, Copy, Debug)]
 struct Used {
     server: DiscoPublic,
@@ -71,18 +71,18 @@ struct Used {
 }
 
 impl RelayPath {
-    /// Nothing that was known holds.
+    /// Resets the state.
     pub fn reset(&mut self) {
         *self = Self { calls: self.calls, ..Self::default() };
     }
 
-    /// Whether no relay was asked.
+    /// Returns whether no relay was used.
     pub fn is_quiet(&self) -> bool {
         let Self { asked, bindings, used, asked_at, .. } = self;
         asked.is_empty() && bindings.is_empty() && used.is_none() && asked_at.is_none()
     }
 
-    /// The way by a relay, where there is one.
+    /// Returns the path through a relay, if one is proven.
     pub fn path(&self) -> Option<Path> {
         self.used.map(|used| Path::PeerRelay { at: used.at, vni: used.vni })
     }
@@ -91,24 +91,24 @@ impl RelayPath {
         self.used.map(|used| used.latency)
     }
 
-    /// A path is lost: relays are needed sooner than it seemed.
+    /// A path was lost: relays are needed earlier.
     pub fn handle_loss(&mut self, now: Duration) {
         self.next = self.asked_at.map_or(now, |at| now.max(at + RELAYED_LOST));
     }
 
-    /// What came for this time was not handled.
+    /// Received packets were not processed for this time.
     pub fn handle_stall(&mut self, time: Duration) {
         if let Some(used) = &mut self.used {
             used.alive += time;
         }
     }
 
-    /// When something has to be done about relays.
+    /// Returns the time of the next timer.
     pub fn deadline(&self) -> Option<Duration> {
         self.due
     }
 
-    /// Whether a relay was asked with this number.
+    /// Returns whether a request with this number is pending at the relay.
     pub fn awaits(&self, server: &NodePublic, generation: u32) -> bool {
         let is_it = |asked: &Asked| asked.generation == generation && asked.relay.node == *server;
         self.asked.iter().any(is_it)
@@ -127,12 +127,12 @@ impl Used {
 }
 
 impl Peer {
-    /// Whether this node's relay was asked with this number.
+    /// Returns whether a request with this number is pending at the node's relay.
     pub fn has_requested(&self, node: &NodePublic, generation: u32) -> bool {
         self.relayed.awaits(node, generation)
     }
 
-    /// Does what is due about relays.
+    /// Processes expired timers.
     pub fn continue_peer_relays(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         self.relayed.bindings.retain(|binding| now < binding.ends);
@@ -159,7 +159,7 @@ impl Peer {
         self.relayed.due = self.relayed_due(wants);
     }
 
-    /// A direct path is better, and was looked for first.
+    /// Relays are used only after the search for a direct path failed.
     fn wants_relay(&self, cx: &Context<'_>) -> bool {
         self.supports_peer_relays
             && !self.disco.is_zero()
@@ -195,7 +195,7 @@ impl Peer {
         cx.send(To::Relay { region, peer: node }, disco, Message::AllocateRequest(request));
     }
 
-    /// A relay has made an endpoint, or had it.
+    /// A relay returned a new or existing endpoint.
     pub fn handle_allocated(
         &mut self,
         generation: u32,
@@ -213,7 +213,7 @@ impl Peer {
         self.bind(endpoint, cx);
     }
 
-    /// The peer asks us to meet it at a relay.
+    /// The peer requests that we bind to an endpoint.
     pub fn handle_call_via(&mut self, endpoint: &RelayEndpoint, cx: &mut Context<'_>) {
         if cx.own.binds && self.is_for_both(endpoint, cx) && self.relayed.calls.admit(cx.now, CALLS)
         {
@@ -232,7 +232,7 @@ impl Peer {
             let there = &binding.endpoint;
             there.server != endpoint.server || there.lamport < endpoint.lamport
         };
-        // A handshake with it anew could move us there, and lose what is under way.
+        // A new handshake could change our bound address, and packets in flight would be lost.
         let is_used = self.relayed.used.is_some_and(|used| {
             (used.server, used.vni) == (endpoint.server, endpoint.vni)
                 && cx.now < used.alive + HEARTBEAT * 3 / 2
@@ -256,7 +256,7 @@ impl Peer {
         self.relayed.bindings.push(binding);
     }
 
-    /// A relay wants to know whether we are where we say.
+    /// A relay checks our address.
     pub fn handle_challenge(
         &mut self,
         server: DiscoPublic,
@@ -279,7 +279,7 @@ impl Peer {
         self.ping_bound(at, bind.vni, cx);
     }
 
-    /// The peer pings by a relay: it is bound there.
+    /// The peer pings through a relay, and therefore is bound.
     pub fn handle_relayed_ping(&mut self, at: SocketAddr, vni: Vni, cx: &mut Context<'_>) {
         self.ping_bound(at, vni, cx);
     }
@@ -293,7 +293,7 @@ impl Peer {
         }
     }
 
-    /// A pong proves the way by a relay.
+    /// A pong proves the path through a relay.
     pub fn prove_relayed(&mut self, at: SocketAddr, vni: Vni, latency: Duration, cx: &Context<'_>) {
         if self.relayed.is_at(at, vni)
             && let Some(used) = &mut self.relayed.used
@@ -311,7 +311,7 @@ impl Peer {
         }
     }
 
-    /// Data came by a relay.
+    /// Data was received through a relay.
     pub fn handle_relayed_data(&mut self, at: SocketAddr, vni: Vni, now: Duration) {
         if self.relayed.is_at(at, vni)
             && let Some(used) = &mut self.relayed.used

@@ -11,13 +11,13 @@ use crate::{
     },
 };
 
-/// A ping that was sent.
+/// A sent ping.
 #[derive(Clone, Copy, Debug)]
 pub struct Pinged {
     pub tx: TxId,
     pub to: Path,
     pub at: Duration,
-    /// That of the user who asked for it.
+    /// The number of a ping that a user requested.
     pub number: Option<u32>,
 }
 

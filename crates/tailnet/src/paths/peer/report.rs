@@ -1,17 +1,17 @@
-//! What is told of a peer: the path to the data plane, and all to users.
+//! Publication of a peer's path to the data plane, and of its state to users.
 
 use super::Peer;
 use crate::paths::{Context, Event, Path, PathView, timing::SESSION};
 
 impl Peer {
-    /// Tells the path if it is another than before.
+    /// Publishes the path if it changed.
     pub fn publish_path(&mut self, cx: &mut Context<'_>) {
         let is_up = |region: &u16| !cx.own.relays_down.contains(region);
         let direct = self.direct.map(|direct| Path::Direct(direct.addr));
         let known = self.known_region(cx.now).filter(is_up).map(Path::Relay);
         let guess = self.region(cx).filter(is_up).map(Path::Relay);
-        // Without a relay, an address that is not proven is better than none: what is sent there
-        // tells that a path is wanted.
+        // Without a relay, an unproven address is better than no path: data sent there shows that a
+        // path is needed.
         let lost = self.lost.map(|lost| lost.addr);
         let unproven = lost.or_else(|| self.candidates.first_of_map()).map(Path::Direct);
         let down = self.region(cx).map(Path::Relay);
@@ -25,7 +25,7 @@ impl Peer {
             self.used = path;
             cx.emit(Event::UsePath { peer: self.key, path });
         }
-        // An initiation that was lost on the way before would be repeated after seconds alone.
+        // An initiation that was lost on the previous path would only be repeated after seconds.
         let has_session = self.activity.handshake.is_some_and(|at| cx.now < at + SESSION);
         let proven = differs && direct.is_some() && !has_session && self.is_active(cx.now);
         if first || proven {

@@ -1,4 +1,4 @@
-//! Rounds, which look for a direct path.
+//! Search rounds for a direct path.
 //!
 //! ```text
 //!   prime all -> own endpoints fresh -> call by relay -> pong by relay -> ping all, some times
@@ -8,10 +8,10 @@
 //!       no public address known     or after 500 ms
 //! ```
 //!
-//! A peer that has not heard a call has primed nothing, so that a ping would leave its mark in a
-//! box without an input drop, for 30 s in which the two cannot meet. A call without an answer is
-//! therefore repeated. After the last one a round pings all the same, as the peer may have no relay
-//! and be reached directly; but seldom, so that such marks have mostly expired when a peer comes.
+//! A peer that did not receive a call has not primed. A ping to it could leave an entry in its NAT
+//! that blocks a direct path for 30 s. Therefore an unanswered call is repeated. After the last
+//! repetition the round pings anyway, because the peer may have no relay and be directly reachable.
+//! This happens rarely, so that such entries usually have expired when the peer becomes reachable.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -32,13 +32,13 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Search {
     round: Option<Round>,
-    /// When the next round begins, if one is wanted then.
+    /// The start of the next round, if it is still needed.
     next: Duration,
-    /// Rounds without success.
+    /// The number of unsuccessful rounds.
     rounds: u8,
-    /// When we last called.
+    /// The time of our last call.
     called: Option<Duration>,
-    /// When a round last pinged though no call had an answer.
+    /// The time of the last pings without an answered call.
     blind: Option<Duration>,
     calls: Limit,
     recalls: Limit,
@@ -48,33 +48,33 @@ pub struct Search {
 struct Round {
     began: Duration,
     stage: Stage,
-    /// When the stage ends, or calls or pings again.
+    /// The end of the stage, or the time of the next call or ping.
     until: Duration,
-    /// When it first called.
+    /// The time of the round's first call.
     called: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Waits for a call of the peer, which knows better than the map where it is, and whose own
-    /// call a stock peer puts off for 5 s once it was called.
+    /// Waits for a call of the peer, which knows its endpoints better than the map. A stock peer
+    /// delays its call by 5 s if we call first.
     Asked,
-    /// Waits for fresh endpoints of our own.
+    /// Waits until our own endpoints are fresh.
     Refresh,
-    /// Waits until the peer has our call, of which there were so many more.
+    /// Waits for the confirmation of our call. The number of repetitions.
     Called(usize),
-    /// So many times all were pinged.
+    /// Pings all candidates. The number of finished attempts.
     Pinging(usize),
 }
 
 impl Search {
-    /// A path is wanted more than before.
+    /// A path is needed now.
     pub fn want_now(&mut self, now: Duration) {
         self.next = now;
         self.rounds = 0;
     }
 
-    /// What did not begin by now waits until a path is wanted again.
+    /// A round that did not start until `now` waits until a path is needed again.
     pub fn rest(&mut self, now: Duration) {
         self.next = self.next.max(now);
     }
@@ -83,19 +83,19 @@ impl Search {
         *self = Self { calls: self.calls, recalls: self.recalls, ..Self::default() };
     }
 
-    /// A path was found. The round goes on until each candidate had its chance.
+    /// A path was found. The round continues until each candidate was tried.
     pub fn handle_path(&mut self, now: Duration) {
         self.next = now + BETTER;
         self.rounds = 0;
         self.round.take_if(|round| matches!(round.stage, Stage::Pinging(1..)));
     }
 
-    /// Whether all was tried lately, in vain.
+    /// Returns whether the last search failed.
     pub fn has_failed(&self) -> bool {
         self.round.is_none() && self.rounds > 0
     }
 
-    /// Whether nothing was tried.
+    /// Returns whether there was no search.
     pub fn is_quiet(&self) -> bool {
         self.round.is_none() && self.called.is_none() && self.rounds == 0
     }
@@ -110,7 +110,7 @@ impl Peer {
         self.search.round.is_some() || self.direct.is_none() && self.activity.sent.is_some()
     }
 
-    /// We may be reached where the peer does not know yet.
+    /// We have new endpoints that the peer does not know.
     pub fn handle_new_endpoints(&mut self, cx: &mut Context<'_>) {
         let called = self.search.called.is_some() && self.direct.is_none();
         if called && self.search.recalls.admit(cx.now, RECALLS) {
@@ -123,7 +123,8 @@ impl Peer {
         self.handle_timeout(cx);
     }
 
-    /// The peer calls: it has sent to where it knows us, so that its pinholes there are open.
+    /// The peer calls. It has sent packets to our known endpoints, so that its pinholes for them
+    /// are open.
     pub fn handle_call(&mut self, endpoints: &[SocketAddr], cx: &mut Context<'_>) {
         self.activity.called = Some(cx.now);
         let used = self.direct.map(|direct| direct.addr);
@@ -159,7 +160,7 @@ impl Peer {
                 let new = self.candidates.join_round(began);
                 self.prime(&new, cx);
                 if !new.is_empty() && has_called && self.search.recalls.admit(cx.now, RECALLS) {
-                    // What a stock peer sent at our first call found no pinhole for these.
+                    // The pings of a stock peer after our first call found no pinholes for these.
                     self.call(cx);
                 }
             }
@@ -167,7 +168,7 @@ impl Peer {
         self.continue_round(cx);
     }
 
-    /// What we sent by the relay until `sent` has arrived.
+    /// Everything that we sent through the relay before `sent` has arrived.
     pub fn handle_relay_answer(&mut self, sent: Duration, cx: &mut Context<'_>) {
         let Some(round) = self.search.round else { return };
         match round.stage {
@@ -182,7 +183,7 @@ impl Peer {
         self.continue_round(cx);
     }
 
-    /// The peer pings by the relay: it has no direct path.
+    /// The peer pings through the relay, because it has no direct path.
     pub fn handle_relay_ping(&mut self, cx: &mut Context<'_>) {
         if self.direct.is_none()
             && self.search.round.is_none()
@@ -194,7 +195,7 @@ impl Peer {
         }
     }
 
-    /// Begins a round if one is wanted and due.
+    /// Starts a round if it is needed and due.
     pub fn search_if_due(&mut self, cx: &mut Context<'_>) {
         if self.is_active(cx.now)
             && self.search.round.is_none()
@@ -255,7 +256,7 @@ impl Peer {
         }
     }
 
-    /// Does what is due of the round.
+    /// Processes the stages of the round that are due.
     pub fn continue_round(&mut self, cx: &mut Context<'_>) {
         while let Some(round) = self.search.round {
             let due = cx.now >= round.until;
@@ -293,7 +294,7 @@ impl Peer {
         }
     }
 
-    /// Nothing says that the peer has heard.
+    /// The call was not confirmed.
     fn call_again(&mut self, more: usize, cx: &mut Context<'_>) {
         if self.region_up(cx).is_none() {
             return self.set_stage(Stage::Pinging(0), cx.now);
@@ -311,7 +312,7 @@ impl Peer {
         }
     }
 
-    /// Tells the peer where we are, and asks behind that whether it has heard.
+    /// Sends our endpoints to the peer, and then a ping that confirms their arrival.
     fn call(&mut self, cx: &mut Context<'_>) {
         let Some(region) = self.region(cx) else { return };
         if !cx.own.endpoints.is_empty() {

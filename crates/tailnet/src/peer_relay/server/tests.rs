@@ -68,7 +68,7 @@ impl World {
         self.begin_as(client, vni, 3, from)
     }
 
-    /// The same, of this generation.
+    /// Begins a handshake with this generation.
     fn begin_as(&mut self, client: usize, vni: Vni, generation: u32, from: Endpoint) -> Bind {
         let other = self.keys()[1 - client];
         let bind = Bind { vni, generation, other, challenge: [0; 32] };
@@ -99,7 +99,7 @@ impl World {
 fn two_bound_clients_reach_each_other_and_nobody_else() {
     let mut world = World::new();
     let vni = world.bound();
-    // It goes out where the other came in.
+    // It is sent from the socket that received the other client.
     assert_eq!(world.forward(vni, at(1)), Some(at(2)));
     assert_eq!(world.forward(vni, at(2)), Some(at(1)));
     assert_eq!(world.forward(vni, at(3)), None);
@@ -148,7 +148,7 @@ fn a_challenge_is_good_for_the_address_and_client_that_it_was_made_for() {
     let vni = world.allocate().vni;
     let challenge = world.begin(0, vni, at(1));
     world.bind(1, vni, at(2));
-    // From elsewhere; with a byte changed; by the other client.
+    // From another address; with a changed byte; by the other client.
     let neighbour = Endpoint { local: at(1).local, ..Endpoint::new(([192, 0, 2, 9], 1).into()) };
     for elsewhere in [at(8), neighbour] {
         world.say(0, vni, &Message::BindAnswer(challenge), elsewhere);
@@ -187,7 +187,7 @@ fn an_answer_that_bound_before_binds_no_second_time() {
     world.say(0, vni, &Message::BindAnswer(former), at(1));
     assert_eq!(world.forward(vni, at(2)), Some(at(1)));
     world.bind(0, vni, at(5));
-    // Whoever recorded it sends it again.
+    // An attacker replays the recorded answer.
     world.say(0, vni, &Message::BindAnswer(former), at(1));
     assert_eq!(world.forward(vni, at(2)), Some(at(5)));
     assert_eq!(world.forward(vni, at(1)), None);
