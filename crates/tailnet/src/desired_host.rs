@@ -137,14 +137,14 @@ impl Rejections {
         is_good: impl Fn(&T) -> bool,
     ) -> Vec<T> {
         if all.len() > most {
-            self.push(format!("{what}: there are more than {most}"));
+            self.push(format!("{what}: the maximum of {most} is exceeded"));
         }
         let mut seen = BTreeSet::new();
         let mut good = Vec::new();
         for one in all.iter().take(most) {
             if !is_good(one) {
                 let shown: String = one.to_string().escape_debug().take(64).collect();
-                self.push(format!("{what} {shown}: rejected"));
+                self.push(format!("{what} {shown}: refused"));
             } else if seen.insert(one) {
                 good.push(one.clone());
             }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_of_tailnets_of_the_users_ranges_or_private_and_unused() {
+    fn addresses_of_tailnets_configured_ranges_and_unused_private_networks_pass() {
         let in_use = nets(&["192.168.1.7/24", "10.1.1.1/32", "fd00:1::/64"]);
         let ranges = nets(&["203.0.113.0/24"]);
         let is_in_use = |net: &IpNet| in_use.iter().any(|network| network.contains(net));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tailnet_has_is_accepted_as_it_is() {
+    fn state_of_a_usual_tailnet_is_accepted_unchanged() {
         let desired = DesiredHost {
             addresses: nets(&["100.64.0.1/32", "fd7a:115c:a1e0::1/128"]),
             routes: nets(&["100.64.0.2/32", "10.0.0.0/8", "192.168.1.0/24", "fd00::/8"]),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_the_hosts_own_traffic_elsewhere() {
+    fn values_that_redirect_the_hosts_own_traffic_are_refused() {
         let desired = DesiredHost {
             addresses: nets(&[
                 "127.0.0.1/32",
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_is_no_option_no_second_line_and_no_list() {
+    fn domain_that_tools_could_misinterpret_is_refused() {
         let long = "a".repeat(64);
         for bad in ["-x", "a\nnameserver 6.6.6.6", "a b", "", ".", "a..b", "~.", "\u{1b}[2J", &long]
         {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_an_end() {
+    fn long_lists_are_truncated() {
         let one = |number: u32| IpNet::from(IpAddr::from(std::net::Ipv4Addr::from(number)));
         let desired = DesiredHost {
             addresses: (0x0a00_0000..0x0a00_0100).map(one).collect(),

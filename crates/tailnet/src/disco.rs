@@ -96,7 +96,7 @@ impl fmt::Display for DiscoError {
                 f.write_str("a disco datagram that its sender did not seal for this node")
             }
             Self::Malformed => f.write_str("a malformed disco message"),
-            Self::UnknownType(number) => write!(f, "a disco message of the type {number}"),
+            Self::UnknownType(number) => write!(f, "a disco message of the unknown type {number}"),
         }
     }
 }

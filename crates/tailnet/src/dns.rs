@@ -122,7 +122,7 @@ pub struct ParseResolverError(pub String);
 
 impl fmt::Display for ParseResolverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no resolver: an address, address:port or https:// URL is", self.0)
+        write!(f, "{:?} is not a resolver: use an address, address:port or an https:// URL", self.0)
     }
 }
 
@@ -162,7 +162,7 @@ pub enum Skipped {
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Name(name) => write!(f, "{name:?} is no DNS name"),
+            Self::Name(name) => write!(f, "{name:?} is not a DNS name"),
             Self::RecordType(name) => write!(f, "the record of {name:?} is neither A nor AAAA"),
             Self::RecordValue(name) => write!(f, "the record of {name:?} has no address"),
             Self::Https(url) => write!(f, "{url}: DNS over HTTPS is not supported"),

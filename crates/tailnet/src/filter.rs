@@ -44,9 +44,9 @@ const USUAL: [u8; 4] = [6, 17, 1, 58];
 const WITH_PORTS: [u8; 3] = [6, 17, 132];
 /// The largest table of the data plane for sources, in bits (256 MiB): one bit for each destination
 /// in each set of sources.
-const MOST_BITS: usize = 1 << 31;
+const MAX_BITS: usize = 1 << 31;
 /// The maximum number of address ranges in all rules.
-const MOST_RANGES: usize = 1 << 20;
+const MAX_RANGES: usize = 1 << 20;
 /// The maximum number of reported problems.
 const MAX_REPORTED: usize = 32;
 
@@ -194,27 +194,27 @@ fn read<'a>(
     let unsigned: AddressSet =
         unsigned.flat_map(|peer| peer.node.allowed_ips()).filter_map(range).collect();
     let mut read = Vec::with_capacity(rules.len());
-    for (place, rule) in rules.iter().enumerate() {
+    for (index, rule) in rules.iter().enumerate() {
         if !rule.source_bits.is_empty() || rule.destinations.iter().any(|to| to.bits.is_some()) {
-            return Err(Problem::OldForm(place));
+            return Err(Problem::OldForm(index));
         }
-        let rule = read_one(rule, place, problems);
+        let rule = read_one(rule, index, problems);
         if !rule.destinations.is_empty() && unsigned.overlaps(&rule.sources) {
-            return Err(Problem::Unsigned(place));
+            return Err(Problem::Unsigned(index));
         }
         read.push(rule);
     }
     Ok(read)
 }
 
-fn read_one<'a>(rule: &'a FilterRule, place: usize, problems: &mut Problems) -> Read<'a> {
+fn read_one<'a>(rule: &'a FilterRule, index: usize, problems: &mut Problems) -> Read<'a> {
     let (mut sources, mut capabilities, mut destinations) = (Vec::new(), Vec::new(), Vec::new());
     for source in &rule.sources {
         match parse(source) {
             Ok(Addresses::Ranges(ranges)) => sources.extend(ranges.into_iter().flatten()),
             Ok(Addresses::OfCapability("")) => {}
             Ok(Addresses::OfCapability(name)) => capabilities.push(name),
-            Err(bad) => problems.push(Problem::Source(place, bad)),
+            Err(bad) => problems.push(Problem::Source(index, bad)),
         }
     }
     for to in &rule.destinations {
@@ -225,9 +225,9 @@ fn read_one<'a>(rule: &'a FilterRule, place: usize, problems: &mut Problems) -> 
             }
             Ok(Addresses::OfCapability(_)) => {
                 let bad = ParseAddressesError::capability(&to.addresses);
-                problems.push(Problem::Destination(place, bad));
+                problems.push(Problem::Destination(index, bad));
             }
-            Err(bad) => problems.push(Problem::Destination(place, bad)),
+            Err(bad) => problems.push(Problem::Destination(index, bad)),
         }
     }
     let named = rule.protocols.iter().filter_map(|number| u8::try_from(*number).ok());
@@ -304,7 +304,7 @@ impl Writer<'_> {
         }
         let sources = self.sources + from.len();
         let reached = self.destinations + to.len();
-        if sources + reached > MOST_RANGES || sources.saturating_mul(reached) > MOST_BITS {
+        if sources + reached > MAX_RANGES || sources.saturating_mul(reached) > MAX_BITS {
             return false;
         }
         (self.sources, self.destinations) = (sources, reached);

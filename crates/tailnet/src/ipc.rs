@@ -405,9 +405,9 @@ pub enum IpcError {
 impl std::fmt::Display for IpcError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::BadPart => "a part that belongs to no message",
+            Self::BadPart => "a part without a message",
             Self::TooLong => "a message that is too long",
-            Self::BadMessage => "a message that means nothing",
+            Self::BadMessage => "a message that cannot be decoded",
         })
     }
 }
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_comes_in_parts_and_is_whole_again() {
+    fn long_message_is_split_and_reassembled() {
         for len in [0, 1, PART - 60, PART, 3 * PART] {
             let (sent, mut reader) = (relayed(len), Reader::default());
             let parts = parts(&sent);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_former_agent_left_half_said_is_forgotten() {
+    fn incomplete_message_of_a_previous_agent_is_discarded() {
         let mut reader = Reader::default();
         let half = parts(&relayed(3 * PART));
         assert_eq!(reader.handle_part::<ToDataPlane>(&half[0]), Ok(None));
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_long_takes_no_memory() {
+    fn too_long_message_releases_its_memory() {
         let mut reader = Reader::default();
         let mut part = vec![0; PART];
         part[0] = FIRST;
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_the_same_at_the_other_end() {
+    fn policy_is_unchanged_after_transfer() {
         let net = |text: &str| {
             let net: IpNet = text.parse().unwrap();
             AddressRange::prefix(net.addr(), net.prefix_len()).unwrap()
@@ -614,7 +614,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_an_error_and_no_panic(
+        fn garbage_causes_no_panic(
             garbage in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..8),
         ) {
             let mut reader = Reader::default();

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_the_same_in_one_line() {
+    fn value_is_stored_as_compact_text() {
         for text in [
             "null",
             "true",
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_tree_can_hold_is_refused() {
+    fn value_that_a_tree_cannot_hold_is_refused() {
         let nested = "[".repeat(130) + &"]".repeat(130);
         for text in [r#"["\ud800"]"#, "[1e999]", &nested, r#"{"\udc00":1}"#, "[1,]", "{"] {
             assert!(serde_json::from_str::<Json>(text).is_err(), "{text}");

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_its_text() {
+    fn key_is_converted_to_text_and_back() {
         let text = format!("nodekey:{}", "0a".repeat(32));
         let key: NodePublic = text.parse().unwrap();
         assert_eq!(key, NodePublic([10; 32]));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_an_empty_text_is_none() {
+    fn invalid_key_is_refused_and_empty_text_is_zero() {
         for text in ["nodekey:", "mkey:00", "nodekey:zz", &format!("mkey:{}", "0a".repeat(32))] {
             assert_eq!(
                 text.parse::<NodePublic>(),

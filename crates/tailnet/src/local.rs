@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_are_lines_with_what_has_changed_alone() {
+    fn notification_is_a_line_with_only_the_changed_fields() {
         let notify = Notify {
             version: "1".into(),
             state: Some(State::Running),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_is_a_number() {
+    fn watch_mask_is_parsed_from_a_number() {
         assert_eq!("".parse(), Ok(WatchMask(0)));
         let mask: WatchMask = "6".parse().unwrap();
         assert!(mask.has(WatchMask::INITIAL_STATE) && mask.has(WatchMask::INITIAL_PREFS));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_auth_key_is_not_printed() {
+    fn auth_key_is_not_printed() {
         let options: StartOptions =
             serde_json::from_value(json!({"AuthKey": "tskey-secret", "UpdatePrefs": null}))
                 .unwrap();

@@ -34,14 +34,14 @@ const ALL: &str = "*";
 const SKEW: Duration = Duration::from_secs(60);
 
 /// The maximum number of peers, and of users: those of the longest map.
-const MOST: usize = 50_000;
+const MAX_RECORDS: usize = 50_000;
 /// The maximum number of names of messages, and of filter rules.
-const MOST_NAMES: usize = 1000;
+const MAX_NAMES: usize = 1000;
 /// The maximum memory of peers, rules and users, in bytes. A value can be much larger than its
 /// text, and the values of many responses add up.
-const MOST_OF_PEERS: usize = 128 << 20;
-const MOST_OF_RULES: usize = 64 << 20;
-const MOST_OF_USERS: usize = 16 << 20;
+const MAX_MEMORY_OF_PEERS: usize = 128 << 20;
+const MAX_MEMORY_OF_RULES: usize = 64 << 20;
+const MAX_MEMORY_OF_USERS: usize = 16 << 20;
 
 /// The network map.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -88,13 +88,16 @@ impl Changes {
     /// Reports once that there are more records of a kind than are stored.
     fn note_many(&mut self, kind: &'static str, most: impl fmt::Display) {
         if self.bad.iter().all(|bad| bad.kind != kind) {
-            let why = format!("there are more than {most}; the others are left out");
+            let why = format!("there are more than {most}; the others are ignored");
             self.bad.push(BadRecord { kind, which: String::new(), why });
         }
     }
 
     fn note_many_peers(&mut self) {
-        self.note_many("peers", format_args!("{MOST}, or {} MiB", MOST_OF_PEERS >> 20));
+        self.note_many(
+            "peers",
+            format_args!("{MAX_RECORDS}, or {} MiB", MAX_MEMORY_OF_PEERS >> 20),
+        );
     }
 }
 
@@ -203,7 +206,7 @@ impl NetworkMap {
         profiles.for_each("user", &mut changes.bad, |user: UserProfile| {
             let previous = users.get(&user.id).map(cost);
             let after = sum - previous.unwrap_or(0) + cost(&user);
-            if after <= MOST_OF_USERS && (previous.is_some() || users.len() < MOST) {
+            if after <= MAX_MEMORY_OF_USERS && (previous.is_some() || users.len() < MAX_RECORDS) {
                 sum = after;
                 users.insert(user.id, user);
             } else {
@@ -211,7 +214,7 @@ impl NetworkMap {
             }
         });
         if left_out {
-            let most = format_args!("{MOST}, or {} MiB", MOST_OF_USERS >> 20);
+            let most = format_args!("{MAX_RECORDS}, or {} MiB", MAX_MEMORY_OF_USERS >> 20);
             changes.note_many("users", most);
         }
     }
@@ -274,7 +277,8 @@ impl NetworkMap {
         let replaced = || holder.into_iter().chain([peer.id]).filter_map(|id| self.peers.get(&id));
         let cost_before: usize = replaced().map(|peer| cost(peer)).sum();
         let cost_after = self.cost - cost_before + cost(&peer);
-        if self.peers.len() - replaced().count() >= MOST || cost_after > MOST_OF_PEERS {
+        if self.peers.len() - replaced().count() >= MAX_RECORDS || cost_after > MAX_MEMORY_OF_PEERS
+        {
             return false;
         }
         holder.into_iter().chain([peer.id]).for_each(|id| self.take(id));
@@ -350,10 +354,10 @@ impl NetworkMap {
                 Some(rules) => {
                     self.filters.remove(&name);
                     let rules = self.read_rules(&rules, changes);
-                    if self.filters.len() < MOST_NAMES {
+                    if self.filters.len() < MAX_NAMES {
                         self.filters.insert(name, rules);
                     } else {
-                        changes.note_many("names of filter rules", MOST_NAMES);
+                        changes.note_many("names of filter rules", MAX_NAMES);
                     }
                 }
                 None if name == ALL => self.filters.clear(),
@@ -368,14 +372,14 @@ impl NetworkMap {
         let (mut read, mut left_out) = (Vec::new(), false);
         rules.for_each("filter rule", &mut changes.bad, |rule: FilterRule| {
             sum += size_of::<FilterRule>() + rule.heap();
-            if sum <= MOST_OF_RULES {
+            if sum <= MAX_MEMORY_OF_RULES {
                 read.push(rule);
             } else {
                 left_out = true;
             }
         });
         if left_out {
-            changes.note_many("filter rules", format_args!("{} MiB", MOST_OF_RULES >> 20));
+            changes.note_many("filter rules", format_args!("{} MiB", MAX_MEMORY_OF_RULES >> 20));
         }
         read.shrink_to_fit();
         read
@@ -398,9 +402,9 @@ impl NetworkMap {
             changes.shown = true;
             match message {
                 Some(_)
-                    if self.messages.len() >= MOST_NAMES && !self.messages.contains_key(&name) =>
+                    if self.messages.len() >= MAX_NAMES && !self.messages.contains_key(&name) =>
                 {
-                    changes.note_many("messages", MOST_NAMES);
+                    changes.note_many("messages", MAX_NAMES);
                 }
                 Some(message) => drop(self.messages.insert(name, message)),
                 None => drop(self.messages.remove(&name)),
@@ -510,7 +514,7 @@ impl Batch {
     /// Returns false beyond the limits.
     fn push(&mut self, peer: Box<Node>) -> bool {
         let cost = self.cost + cost(&peer);
-        let fits = self.peers.len() < MOST && cost <= MOST_OF_PEERS;
+        let fits = self.peers.len() < MAX_RECORDS && cost <= MAX_MEMORY_OF_PEERS;
         if fits {
             self.cost = cost;
             self.peers.push(peer);

@@ -104,7 +104,7 @@ mod tests {
 
     /// The examples of RFC 6052 section 2.4, and its prefix.
     #[test]
-    fn addresses_are_those_of_the_rfc() {
+    fn embedded_addresses_match_the_rfc() {
         for (known, embedded) in [
             ("2001:db8:c000:aa::", "2001:db8:c000:221::"),
             ("2001:db8:1c0:0:aa::", "2001:db8:1c0:2:21::"),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_name_server_made_tells_no_prefix() {
+    fn addresses_without_prefix_are_refused() {
         for address in [
             "192.0.0.170",
             "2001:db8::1",
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_the_prefix_are_of_ipv4() {
+    fn only_addresses_with_the_prefix_are_translated() {
         let prefix = discovered("64:ff9b::192.0.0.170").unwrap();
         for (address, of_v4) in [
             ("[64:ff9b::192.0.2.33]:7", "192.0.2.33:7"),
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_address_comes_back(
+        fn translation_is_reversible(
             bytes in any::<[u8; 16]>(), length in 0..6_usize, v4 in any::<[u8; 4]>(), port: u16,
         ) {
             let mut prefix = Prefix { bytes, length: LENGTHS[length] };

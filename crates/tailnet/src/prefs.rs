@@ -256,10 +256,10 @@ impl Prefs {
             (foreign.run_web_client, "the web client (--webclient)"),
             (
                 !foreign.auto_exit_node.is_empty(),
-                "an exit node of its own choice (--exit-node=auto:)",
+                "automatic selection of an exit node (--exit-node=auto:)",
             ),
             (!foreign.advertise_services.is_empty(), "services (--advertise-services)"),
-            (foreign.sync == Some(false), "to ignore the coordinator (--sync=false)"),
+            (foreign.sync == Some(false), "ignoring the coordinator (--sync=false)"),
             (foreign.no_stateful_filtering == Some(false), "--stateful-filtering"),
             (auto_update.apply == Some(true), "updating itself (--auto-update)"),
             (app_connector.advertise, "app connectors (--advertise-connector)"),
@@ -267,7 +267,7 @@ impl Prefs {
             (foreign.remote_config, "control of this machine by the network (--remote-config)"),
             (
                 foreign.relay_server_static_endpoints.as_ref().is_some_and(|s| !s.is_empty()),
-                "addresses of the relay (--relay-server-static-endpoints)",
+                "static endpoints of the relay (--relay-server-static-endpoints)",
             ),
             (foreign.drive_shares.as_ref().is_some_and(|s| !s.is_empty()), "shared folders"),
             (self.netfilter_mode == NetfilterMode::NoDivert, "--netfilter-mode=nodivert"),

@@ -8,9 +8,9 @@ use ipnet::IpNet;
 use crate::{control::dial::ControlUrl, desired_host};
 
 /// The reason why an address is refused, and the remedy.
-pub const NOT_ADMITTED: &str = "an address of this machine, of its links or of no single host. A coordinator \
-                                   may name addresses of this machine if the host of its URL is localhost, \
-                                   is one of them, or has one of them in /etc/hosts";
+pub const NOT_ADMITTED: &str = "an address of this machine, of a link or of a group of hosts. A coordinator \
+                                may name addresses of this machine if the host of its URL is localhost, \
+                                such an address, or a name with such an address in /etc/hosts";
 
 /// The addresses that others may name. [`Scope::default`] allows routable addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_networks_reach_are_admitted_for_each_coordinator() {
+    fn routable_addresses_are_admitted_for_every_coordinator() {
         for address in
             ["192.0.2.1", "10.0.0.1", "100.64.0.1", "2001:db8::1", "fd00::1", "64:ff9b::1"]
         {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_this_machine_and_of_no_single_host_are_admitted_for_no_far_coordinator() {
+    fn local_and_group_addresses_are_refused_for_a_remote_coordinator() {
         for url in
             ["https://control.example", "http://192.168.1.1", "https://far", "https://[fd00::1]"]
         {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coordinator_on_this_machine_may_name_loopback_addresses_and_no_others() {
+    fn local_coordinator_may_name_only_loopback_addresses_in_addition() {
         for url in [
             "http://127.0.0.1:8080",
             "https://[::1]",
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_only_ends_like_localhost_is_far() {
+    fn name_that_only_resembles_localhost_is_remote() {
         for url in ["https://notlocalhost", "https://localhost.example"] {
             assert!(!admits(scope(url), "127.0.0.1"), "{url}");
         }
     }
 
     #[test]
-    fn a_coordinator_on_a_link_may_name_addresses_of_links() {
+    fn link_local_coordinator_may_name_link_local_addresses() {
         for url in ["http://169.254.1.1", "https://[fe80::1]", "http://gateway"] {
             assert!(admits(scope(url), "169.254.1.2") && admits(scope(url), "fe80::2"), "{url}");
             assert!(!admits(scope(url), "127.0.0.1"), "{url}");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_the_hosts_file_has_the_addresses_there() {
+    fn addresses_of_a_name_are_read_from_the_hosts_file() {
         let hosts = "127.0.0.1 localhost\n# 192.0.2.9 vpn.example\n192.0.2.1\tvpn.example home # 192.0.2.2 x\n\
                      2001:db8::1 VPN.example\nvpn.example 192.0.2.3\n";
         let all = |name| addresses_in(hosts, name).map(|ip| ip.to_string()).collect::<Vec<_>>();

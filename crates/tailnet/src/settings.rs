@@ -30,7 +30,7 @@ use crate::{
 
 /// The maximum number of routes to single peers. If exceeded, the networks of all nodes are routed
 /// instead.
-const MOST_ROUTES: usize = 10_000;
+const MAX_ROUTES: usize = 10_000;
 /// The maximum number of peers or servers in a problem.
 const MAX_REPORTED: usize = 5;
 /// The node attribute that enables IPv6 addresses in answers (`tailcfg.go`,
@@ -210,7 +210,7 @@ fn wireguard_only(map: &NetworkMap) -> Option<String> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let what = "left out, as they speak WireGuard alone, which linerate does not do in a tailnet";
+    let what = "ignored, because linerate does not support WireGuard-only peers in a tailnet";
     (!all.is_empty()).then(|| format!("{what}: {named}{more}"))
 }
 
@@ -281,11 +281,11 @@ fn exit_node(
     let found = map.peers().find(is_wanted);
     match found {
         None => {
-            problems.push("the exit node is not in the network: nothing else is reached".into())
+            problems.push("the exit node is not in the network: other traffic is blocked".into())
         }
         Some(peer) if !peer.is_exit() || peer.has_expired(now) => {
             problems.push(format!(
-                "{} is no exit node: nothing else is reached",
+                "{} is not an exit node: other traffic is blocked",
                 peer.name.trim_end_matches('.')
             ));
         }
@@ -347,7 +347,7 @@ fn each_once(peers: &mut [Peer], addresses: impl Iterator<Item = (NodePublic, Ve
 fn routes(peers: &[Peer]) -> Vec<IpNet> {
     let all = peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
     let mut routes: BTreeSet<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
-    if routes.len() > MOST_ROUTES {
+    if routes.len() > MAX_ROUTES {
         routes.retain(|net| !desired_host::TAILNETS.iter().any(|all| all.contains(net)));
         routes.extend(desired_host::TAILNETS);
     }
@@ -421,7 +421,7 @@ fn unasked_servers(map: &NetworkMap, scope: Scope) -> impl Iterator<Item = Strin
     let unasked = all.filter_map(|one| match dns::Resolver::parse(&one.addr, &[], scope) {
         Ok(dns::Resolver::Plain(_)) => None,
         Ok(dns::Resolver::Https { url, .. }) => Some(format!(
-            "DNS server {url}: DNS over HTTPS is not supported; other servers are asked instead"
+            "DNS server {url}: DNS over HTTPS is not supported; other servers are used instead"
         )),
         Ok(dns::Resolver::Refused(at)) => Some(format!("DNS server {at}: {NOT_ADMITTED}")),
         Err(error) => Some(format!("DNS server {error}")),

@@ -50,8 +50,10 @@ impl fmt::Display for StunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotStun => "not a STUN message",
-            Self::NotSuccess => "a STUN message that is no binding success",
-            Self::NotRequest => "a STUN message that is no binding request of a member's",
+            Self::NotSuccess => "a STUN message that is not a binding success",
+            Self::NotRequest => {
+                "a STUN message that is not a binding request of a Tailscale client"
+            }
             Self::Malformed => "a STUN response without a valid address",
         })
     }
@@ -229,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn the_response_of_the_rfc_is_read() {
+    fn response_of_the_rfc_is_read() {
         let (tx, addr) = read_response(&hex(RFC5769)).unwrap();
         assert_eq!(tx[..], hex("b7e7a701bc34d686fa87dfae"));
         assert_eq!(addr, ([192, 0, 2, 1], 32853).into());
     }
 
     #[test]
-    fn the_fingerprint_is_that_of_the_rfc() {
+    fn fingerprint_matches_the_rfc() {
         let datagram = hex(RFC5769);
         let (text, fingerprint) = datagram.split_at(datagram.len() - FINGERPRINT_LEN);
         let expected = (crc32(text) ^ FINGERPRINT_XOR).to_be_bytes();
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_its_software_and_ends_with_its_fingerprint() {
+    fn request_has_software_attribute_and_fingerprint() {
         let datagram = request([7; 12]);
         assert!(is_stun(&datagram));
         assert_eq!(datagram[..8], [0, 1, 0, 20, 0x21, 0x12, 0xa4, 0x42]);
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_a_member_is_read_and_no_other() {
+    fn only_a_valid_client_request_is_read() {
         let datagram = request([7; 12]);
         assert_eq!(read_request(&datagram), Ok([7; 12]));
         for at in 0..datagram.len() {
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_address_counts_where_there_is_no_other() {
+    fn plain_address_is_used_if_there_is_no_xor_address() {
         let mut datagram = hex("0101000c2112a442000102030405060708090a0b");
         datagram.extend_from_slice(&hex("0001000800010016c0000207"));
         let expected: SocketAddr = ([192, 0, 2, 7], 22).into();
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_is_refused() {
+    fn truncated_response_is_refused() {
         let datagram = hex(RFC5769);
         for len in 0..datagram.len() {
             assert!(read_response(&datagram[..len]).is_err(), "{len} bytes");
@@ -292,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_response_says_the_address(tx: TxId, v4: [u8; 4], v6: [u8; 16], port: u16) {
+        fn response_contains_the_address(tx: TxId, v4: [u8; 4], v6: [u8; 16], port: u16) {
             for addr in [SocketAddr::from((v4, port)), SocketAddr::from((v6, port))] {
                 let canonical = SocketAddr::new(addr.ip().to_canonical(), port);
                 prop_assert_eq!(read_response(&response(tx, addr)), Ok((tx, canonical)));

@@ -27,7 +27,7 @@ use std::fmt;
 
 pub use self::{
     builder::{NewKey, first_checkpoint, read_public, sign},
-    chain::MOST_BYTES,
+    chain::MAX_BYTES,
     json::signature_json,
     key::KeyId,
     peers::rejected_peers,
@@ -90,9 +90,9 @@ pub enum VerifyError {
     /// A signature is not valid.
     BadSignature,
     /// Its key is not trusted.
-    NoSuchKey,
+    UntrustedKey,
     /// It adds a key that is already trusted.
-    KeyIsThere,
+    DuplicateKey,
     /// It removes the last trusted key.
     LastKey,
     /// It exceeds the maximum number of trusted keys.
@@ -119,25 +119,25 @@ impl fmt::Display for VerifyError {
             Self::Malformed(malformed) => malformed.fmt(f),
             Self::Unsigned => f.write_str("it is not signed"),
             Self::BadSignature => f.write_str("its signature is wrong"),
-            Self::NoSuchKey => f.write_str("its key is not trusted"),
-            Self::KeyIsThere => f.write_str("its key is trusted already"),
+            Self::UntrustedKey => f.write_str("its key is not trusted"),
+            Self::DuplicateKey => f.write_str("its key is already trusted"),
             Self::LastKey => f.write_str("it removes the last trusted key"),
             Self::TooManyKeys => f.write_str("there are too many trusted keys"),
-            Self::NoParent => f.write_str("it follows no known update"),
-            Self::NoCheckpoint => f.write_str("it begins a chain, and is no checkpoint"),
-            Self::OtherChain => f.write_str("it is of another chain"),
+            Self::NoParent => f.write_str("its parent is unknown"),
+            Self::NoCheckpoint => f.write_str("it starts a chain, but is not a checkpoint"),
+            Self::OtherChain => f.write_str("it belongs to another chain"),
             Self::TooMany => write!(
                 f,
-                "the chain is too long, with at most {} updates and {} MiB: turn tailnet lock off and on \
-                 again, which begins another",
-                chain::MOST,
-                MOST_BYTES >> 20
+                "the chain exceeds {} updates or {} MiB: turn tailnet lock off and on again to start a \
+                 new one",
+                chain::MAX_UPDATES,
+                MAX_BYTES >> 20
             ),
             Self::OtherNode => f.write_str("it is the signature of another node's key"),
             Self::Credential => {
                 f.write_str("it is the signature of an auth key, not of a node key")
             }
-            Self::Rotated => f.write_str("the node has another key by now"),
+            Self::Rotated => f.write_str("the node has replaced this key"),
         }
     }
 }

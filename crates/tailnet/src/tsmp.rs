@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_and_pongs_have_the_bytes_of_stock_nodes() {
+    fn pings_and_pongs_match_stock_nodes() {
         let [own, peer] = addresses(true);
         let token = *b"12345678";
         // The bytes of `net/packet/header_test.go` and tsmp.go: total length, TTL 64, protocol 99.
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_why_and_of_which_connection() {
+    fn refusals_contain_reason_and_connection() {
         let read_refusal = |message: &[u8]| match read(&stock(message)).unwrap().message {
             Message::Refusal(refusal) => refusal,
             other => panic!("{other:?}"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_fragmented_or_not_known_says_nothing() {
+    fn short_fragmented_or_unknown_packets_are_ignored() {
         for message in [&b""[..], b"p1234567", b"o1234567", b"!\x06A\0\0\0", b"a123", b"?12345678"]
         {
             assert_eq!(read(&stock(message)), None, "{message:?}");
@@ -231,7 +231,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn what_is_written_is_read_and_its_padding_is_not(
+        fn written_messages_are_read_without_their_padding(
             v4: bool,
             token: Token,
             padding in 0_usize..16,
@@ -248,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_says_nothing_or_what_stands_in_its_bytes(
+        fn garbage_is_ignored_or_read_as_its_bytes(
             v4: bool,
             garbage in vec(any::<u8>(), 0..80),
             header: bool,

@@ -150,7 +150,7 @@ const FIELDS: [([&str; 3], usize); 8] = [
 ];
 
 #[test]
-fn the_worst_json_costs_four_times_its_length_beside_what_is_stored() {
+fn worst_json_takes_four_times_its_length_in_addition_to_stored_data() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     for (worst, stored) in LISTS {
         let text = longest(worst, 2 << 20);
@@ -162,7 +162,7 @@ fn the_worst_json_costs_four_times_its_length_beside_what_is_stored() {
 
 #[test]
 #[ignore = "takes minutes; see the module"]
-fn the_worst_json_of_the_longest_frame_costs_four_times_its_length_at_most() {
+fn worst_json_of_the_longest_frame_takes_at_most_four_times_its_length() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     for (worst, _) in LISTS {
         let text = longest(worst, LONGEST - (8 << 10));
@@ -175,7 +175,7 @@ fn the_worst_json_of_the_longest_frame_costs_four_times_its_length_at_most() {
 }
 
 #[test]
-fn all_fields_that_a_response_has_once_cost_two_of_the_longest_frames() {
+fn single_fields_take_at_most_two_longest_frames() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut sum = 0;
     for (worst, bound) in FIELDS {
@@ -190,7 +190,7 @@ fn all_fields_that_a_response_has_once_cost_two_of_the_longest_frames() {
 }
 
 #[test]
-fn what_many_responses_leave_behind_costs_four_frames_at_most() {
+fn stored_data_of_many_responses_takes_at_most_four_frames() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut map = NetworkMap::default();
     let before = USED.load(Relaxed);

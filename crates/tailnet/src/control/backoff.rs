@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_the_longest_and_chance_is_half_of_each() {
+    fn delays_grow_to_the_maximum_and_vary_by_half() {
         let ends = |failures: u32, random| {
             let mut backoff = Backoff::connections();
             (1..=failures).map(|_| backoff.handle_failure(random)).last().unwrap()
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_success_it_begins_anew() {
+    fn reset_restores_the_first_delay() {
         let mut backoff = Backoff::refusals();
         let first = backoff.handle_failure(7);
         assert!(backoff.handle_failure(7) > first);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_to_wait_does_so_and_not_all_for_the_same_time() {
+    fn requested_delay_is_respected_and_randomly_longer() {
         let wait = |random| Backoff::connections().handle_busy(Duration::from_secs(8), random);
         assert_eq!(wait(0), Duration::from_secs(8));
         assert_eq!(wait(u32::MAX), Duration::from_secs(12));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_coordinator_that_starts_again_come_one_after_the_other() {
+    fn reconnects_after_a_restart_of_the_coordinator_are_spread() {
         for seconds in [0, 1, 3, 10, 60] {
             let (fullest, in_vain) = storm(Duration::from_secs(seconds));
             // Nodes that already failed retry often: after an outage of one second a quarter of

@@ -48,7 +48,7 @@ impl fmt::Display for UrlError {
             Self::Scheme => "the URL must begin with https:// or http://",
             Self::Host => "the URL has no valid host name or address",
             Self::Port => "the URL's port is not a number from 1 to 65535",
-            Self::Path => "the URL must end behind the host name and port",
+            Self::Path => "the URL must end after the host name and port",
         })
     }
 }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_a_host_and_maybe_a_port() {
+    fn url_has_a_host_and_an_optional_port() {
         for (text, tls, host, port) in [
             ("https://control.example", true, "control.example", None),
             ("HTTPS://Control.Example/", true, "control.example", None),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_url_says_what_is_wrong() {
+    fn invalid_url_returns_the_reason() {
         for (text, error) in [
             ("control.example", UrlError::Scheme),
             ("ftp://control.example", UrlError::Scheme),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_tried_beside_plain_http_only_where_it_may_help() {
+    fn tls_is_tried_in_parallel_only_without_port_at_a_public_host() {
         let tried = |text: &str| -> Vec<_> {
             let rounds = rounds(&url(text), &[]);
             assert_eq!(rounds.len(), 1);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_comes_first_and_its_numbers_are_bounded() {
+    fn dial_plan_comes_first_and_its_numbers_are_limited() {
         let address = IpAddr::from([192, 0, 2, 1]);
         let plan = [
             Candidate::new(address, 2.0, f64::INFINITY),

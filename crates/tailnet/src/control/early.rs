@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_too_long_is_refused_before_it_is_held() {
+    fn too_long_payload_is_refused_before_it_is_stored() {
         let mut early = EarlyPayload::default();
         let stream = [&MARK[..], &[0xff; 4]].concat();
         assert_eq!(early.handle_plain(stream), Err(EarlyPayloadError(u32::MAX)));
@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_payload_is_taken_off_however_it_is_cut(
+        fn payload_is_removed_from_a_stream_in_any_pieces(
             payload in proptest::collection::vec(any::<u8>(), 0..300),
             rest in proptest::collection::vec(any::<u8>(), 0..300),
             pieces in proptest::collection::vec(1usize..40, 1..20),
@@ -127,7 +127,7 @@ mod tests {
         }
 
         #[test]
-        fn without_a_payload_all_is_http(
+        fn stream_without_payload_is_unchanged(
             rest in proptest::collection::vec(any::<u8>(), 5..300),
             pieces in proptest::collection::vec(1usize..40, 1..20),
         ) {

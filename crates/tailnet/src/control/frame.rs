@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_grows_without_end_is_refused_and_the_next_is_read() {
+    fn decompression_bomb_is_refused_and_the_next_frame_is_read() {
         let mut reader = FrameReader::default();
         reader.handle_bytes(&bomb(LONGEST / (128 << 10) + 1));
         reader.handle_bytes(&framed(b"{}"));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_several_parts_of_zstd_is_read_as_one() {
+    fn frame_of_several_zstd_frames_is_concatenated() {
         let parts: Vec<u8> = ["{\"a\":", "[1,", "2]}"]
             .iter()
             .flat_map(|part| compress_to_vec(part.as_bytes(), CompressionLevel::Fastest))
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_as_long_as_allowed_is_read() {
+    fn frame_of_the_maximum_length_is_read() {
         let mut reader = FrameReader::default();
         reader.handle_bytes(&bomb(LONGEST / (128 << 10)));
         let frame = reader.poll_frame().unwrap().unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_length_ends_the_stream() {
+    fn too_long_length_ends_the_stream() {
         let mut reader = FrameReader::default();
         reader.handle_bytes(&[0xff; 4]);
         let error = reader.poll_frame().unwrap_err();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_packed_is_itself_and_garbage_is_told() {
+    fn uncompressed_frame_is_returned_and_garbage_is_an_error() {
         let mut reader = FrameReader::default();
         reader.handle_bytes(&raw(b"{\"KeepAlive\":true}"));
         reader.handle_bytes(&raw(b"\x28\xb5\x2f\xfd\xff\xff"));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_large_frame_is_given_back() {
+    fn memory_of_a_large_frame_is_released() {
         let mut reader = FrameReader::default();
         reader.handle_bytes(&raw(&[b'{'; 1 << 20]));
         assert!(reader.poll_frame().unwrap().is_some());
@@ -230,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_are_whole_however_the_stream_is_cut(
+        fn frames_are_read_from_a_stream_in_any_pieces(
             texts in proptest::collection::vec("\\{[ -~]{0,400}", 1..6),
             pieces in proptest::collection::vec(1usize..200, 1..20),
         ) {
@@ -251,7 +251,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_an_error_and_no_panic(
+        fn garbage_causes_no_panic(
             garbage in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             let mut reader = FrameReader::default();

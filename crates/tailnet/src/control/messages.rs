@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_has_the_fields_of_go() {
+    fn request_has_the_fields_of_go() {
         let hostinfo = json!({ "Hostname": "a" });
         let from = RegisterParams {
             node_key: NodePublic([1; 32]),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_asks_for_no_peers_and_a_stream_for_all() {
+    fn update_omits_peers_and_stream_does_not() {
         let announcement = Announcement {
             endpoints: vec![("192.0.2.1:41641".parse().unwrap(), EndpointKind::Stun)],
             ..Announcement::default()
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_a_map_is_read_through_what_go_leaves_null() {
+    fn map_head_with_null_fields_is_read() {
         let head = |text: &str| serde_json::from_str::<MapHead>(text).unwrap();
         assert_eq!(head("{}"), MapHead::default());
         assert_eq!(head(r#"{"Node":null,"PingRequest":null}"#), MapHead::default());

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_its_variable_and_this_machine_none() {
+    fn each_scheme_has_its_variable_and_loopback_has_no_proxy() {
         let proxies = proxies(&[
             ("https_proxy", "http://proxy.example:3128"),
             ("HTTP_PROXY", "10.0.0.1:8080"),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_and_password_are_sent_and_not_shown() {
+    fn proxy_password_is_sent_and_not_printed() {
         let proxies = proxies(&[("HTTPS_PROXY", "https://me:p%40ss@proxy.example")]);
         let proxy = proxies.for_host(true, "a.example", 443).unwrap().unwrap();
         let expected = format!("Basic {}", Base64::encode_string(b"me:p@ss"));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_proxy_names_is_reached_without() {
+    fn hosts_in_no_proxy_are_reached_directly() {
         let without =
             "10.0.0.0/8, ::1, .sub.example,plain.example , port.example:8443, [fd7a::1]:80";
         let proxies = proxies(&[("HTTPS_PROXY", "p:1"), ("NO_PROXY", without)]);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_cannot_be_used_is_named_and_never_passed_by() {
+    fn unusable_proxy_is_an_error_and_is_not_bypassed() {
         let proxies = proxies(&[("HTTPS_PROXY", "socks5://proxy.example:1080")]);
         let error = proxies.for_host(true, "a.example", 443).unwrap_err();
         assert_eq!(error, ProxyError("HTTPS_PROXY"));

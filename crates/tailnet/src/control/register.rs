@@ -158,7 +158,7 @@ impl Registration {
         }
         if response.node_key_expired {
             return if is_new {
-                Step::Refused("the coordinator says that a new node key has expired".into())
+                Step::Refused("the coordinator reports that the new node key is expired".into())
             } else {
                 Step::NewNodeKey(None)
             };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_is_asked_for_through_a_login_whose_url_changes() {
+    fn node_key_stays_the_same_while_the_login_url_changes() {
         let mut registration = begun();
         assert_eq!(sent(&registration)["Followup"], "");
         for (answer, shown) in [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_expired_is_replaced_once() {
+    fn expired_key_is_replaced_once() {
         let expired = RegisterResponse { node_key_expired: true, ..RegisterResponse::default() };
         assert_eq!(begun().handle_response(expired.clone()), Step::NewNodeKey(None));
         let mut replaced =
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_is_made_anew_once() {
+    fn signature_is_renewed_once() {
         let answer =
             RegisterResponse { node_key_signature: "c2ln".into(), ..RegisterResponse::default() };
         let step = begun().handle_response(answer.clone());
@@ -248,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_the_coordinators_words_and_comes_before_all_else() {
+    fn error_of_the_coordinator_has_precedence() {
         let answer =
             RegisterResponse { error: "authkey expired".into(), ..url("https://a.example") };
         assert_eq!(begun().handle_response(answer), Step::Refused("authkey expired".into()));
     }
 
     #[test]
-    fn a_url_that_no_terminal_may_show_is_refused() {
+    fn login_url_with_unsafe_characters_is_refused() {
         for text in [
             "javascript:1",
             "https://a\u{1b}[2J",
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_login_shows_has_no_auth_key_and_a_second_one_needs_none() {
+    fn auth_key_is_not_printed_and_not_reused() {
         let registration = begun();
         assert!(!format!("{registration:?}").contains("\"key\""));
         assert!(registration.again().auth_key.is_none());

@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_run_arrives_as_it_was(
+        fn bundled_datagrams_arrive_unchanged(
             segment in SHORTEST..1500usize,
             datagrams in 1..100usize,
             last in SHORTEST..1500usize,
@@ -144,7 +144,7 @@ mod tests {
         }
 
         #[test]
-        fn any_datagram_is_a_bundle_or_one(
+        fn any_bytes_are_read_as_bundle_or_datagram(
             bytes in proptest::collection::vec(any::<u8>(), 1..100),
             is_bundle: bool,
         ) {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_datagram_goes_as_it_is() {
+    fn single_datagram_is_not_bundled() {
         let mut out = BytesMut::new();
         write_bundles(&mut out, &PEER, &[7; 1400], 1400);
         assert_eq!(out.len(), SEND_OVERHEAD + 1400);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_of_what_is_shorter_than_any_message_is_none() {
+    fn bundle_with_too_short_segments_is_one_datagram() {
         for segment in [0u16, 1, 31] {
             let bundle = [&MAGIC[..], &segment.to_be_bytes(), &[0; 100]].concat();
             assert_eq!(read_bundle(bundle.clone().into()), (bundle.into(), 110));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_took_bundles_takes_them_until_its_disco_key_is_another() {
+    fn peer_accepts_bundles_until_its_disco_key_changes() {
         let (old, new) = (DiscoPublic([2; 32]), DiscoPublic([3; 32]));
         let mut bundles = Bundles::default();
         assert!(!bundles.accepts(&PEER, old));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_know_bundles_is_seldom_told() {
+    fn offers_to_a_peer_without_bundles_become_rare() {
         let mut bundles = Bundles::default();
         let mut told =
             |ms| bundles.handle_singles(PEER, DiscoPublic([2; 32]), Duration::from_millis(ms));

@@ -291,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_of_any_pieces(
+        fn frames_are_decoded_from_any_pieces(
             expected in proptest::collection::vec(
                 (any::<u8>(), proptest::collection::vec(any::<u8>(), 0..300)), 0..12),
             mut cuts in proptest::collection::vec(any::<proptest::sample::Index>(), 0..20),
@@ -308,7 +308,7 @@ mod tests {
         }
 
         #[test]
-        fn any_contents_are_read_or_passed_over(
+        fn any_contents_cause_no_panic(
             kind: u8,
             contents in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_frame_is_passed_over_and_not_kept() {
+    fn long_frame_is_skipped_and_not_stored() {
         let mut stream = BytesMut::new();
         write_frame(&mut stream, kind::RECV_PACKET, &vec![1; MAX_FRAME]);
         write_frame(&mut stream, kind::KEEP_ALIVE, &[]);
@@ -327,14 +327,14 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_longer_than_any_ends_it() {
+    fn too_long_frame_ends_the_stream() {
         let len = u32::try_from(MAX_FRAME).unwrap() + 1;
         let header = [&[kind::RECV_PACKET][..], &len.to_be_bytes()].concat();
         assert_eq!(frames(&[&header]), Err(FrameError::TooLong(len)));
     }
 
     #[test]
-    fn what_a_relay_says_is_read() {
+    fn frames_of_a_relay_are_read() {
         let key = [7; 32];
         let with_key = |rest: &[u8]| [&key[..], rest].concat();
         let peer = NodePublic(key);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_unknown_is_passed_over_but_a_greeting_must_be_right() {
+    fn short_or_unknown_frames_are_ignored_but_a_bad_greeting_is_an_error() {
         for (kind, len) in [(5, 31), (8, 31), (0x12, 7), (0x13, 7), (0x15, 7), (9, 50), (0x77, 3)] {
             assert_eq!(read(kind, &vec![0; len]), Ok(None), "type {kind}");
         }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_addressed_by_its_receivers_key() {
+    fn packet_frame_starts_with_the_receivers_key() {
         let mut out = BytesMut::new();
         write_packet(&mut out, &NodePublic([3; 32]), b"data");
         assert_eq!(out.len(), SEND_OVERHEAD + 4);

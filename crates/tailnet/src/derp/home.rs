@@ -206,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_region_is_home() {
+    fn fastest_region_is_home() {
         let mut home = home(&[1, 2, 3]);
         assert_eq!(report(&mut home, 0, &[(1, 30), (2, 20), (3, 40)]), Some(2));
     }
 
     #[test]
-    fn a_home_stays_unless_another_is_clearly_faster() {
+    fn home_stays_unless_another_region_is_clearly_faster() {
         for (other, expected) in [(91, 1), (67, 1), (66, 2), (10, 2)] {
             let mut home = home(&[1, 2]);
             report(&mut home, 0, &[(1, 100)]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn one_slow_report_does_not_move_a_home() {
+    fn one_slow_report_does_not_change_the_home() {
         let mut home = home(&[1, 2]);
         report(&mut home, 0, &[(1, 20), (2, 30)]);
         assert_eq!(report(&mut home, 20, &[(1, 500), (2, 30)]), Some(1));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_weighs_latencies() {
+    fn region_score_of_the_map_weighs_latencies() {
         let mut home = home(&[1, 2]);
         let region_score = [(1, 0.5), (2, f64::NAN)].into();
         let home_params = Some(HomeParams { region_score });
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_is_silent_to_stun_stays_while_its_relay_is_heard() {
+    fn home_without_stun_answer_stays_while_its_relay_sends() {
         let mut home = home(&[1, 2]);
         report(&mut home, 0, &[(1, 20), (2, 90)]);
         home.handle_received(1, at(17));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_cannot_be_logged_in_to_is_no_home_until_it_is_heard() {
+    fn region_with_failed_login_is_not_home_until_it_sends() {
         let mut home = home(&[1, 2]);
         report(&mut home, 0, &[(1, 20), (2, 90)]);
         home.handle_down(1, at(1));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn without_control_a_home_never_moves_but_a_first_one_is_chosen() {
+    fn without_coordinator_only_a_first_home_is_selected() {
         let latencies = |ms| [(2, Duration::from_millis(ms))].into();
         let mut first = home(&[1, 2]);
         assert_eq!(first.handle_report(&latencies(9), at(0), false, at(1)), Some(2));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn without_latencies_a_home_stays_until_it_is_down_and_silent_for_two_keep_alives() {
+    fn without_latencies_home_stays_until_down_and_silent_for_two_keepalives() {
         let mut home = home(&[1, 2]);
         assert_eq!(report(&mut home, 0, &[]), Some(2), "picked");
         home.handle_received(2, at(10));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_that_are_to_be_avoided_or_are_gone_are_no_home() {
+    fn avoided_or_removed_regions_are_not_home() {
         let mut home = home(&[1, 2]);
         report(&mut home, 0, &[(1, 20), (2, 90)]);
         let mut next = map(&[1, 2, 3]);

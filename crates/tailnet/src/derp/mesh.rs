@@ -48,7 +48,7 @@ impl fmt::Debug for MeshKey {
 
 impl fmt::Display for ParseMeshKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the key of a mesh is 64 hexadecimal digits, and not all of them zero")
+        f.write_str("a mesh key has 64 hexadecimal digits, not all of them zero")
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_with_the_meshs_key_is_one_of_the_mesh_and_no_other_is() {
+    fn only_a_login_with_the_mesh_key_belongs_to_the_mesh() {
         let (one, other, mut rng) = (relay(9), relay(8), ChaCha8Rng::seed_from_u64(1));
         let login = one.seal_mesh_login(&other.public(), &mesh('a'), &mut rng);
         let login = other.open_login(&login).unwrap();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_64_digits_and_none_of_zeros() {
+    fn mesh_key_has_64_digits_and_is_not_zero() {
         assert!(format!(" {}\n", "aB".repeat(32)).parse::<MeshKey>().is_ok());
         for text in ["", "a", &"a".repeat(63), &"a".repeat(66), &"0".repeat(64), &"x".repeat(64)] {
             assert_eq!(text.parse::<MeshKey>(), Err(ParseMeshKeyError), "{text}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_another_relay_is_read_there() {
+    fn frames_for_another_relay_are_read_by_it() {
         let (from, to) = (NodePublic([1; 32]), NodePublic([2; 32]));
         let mut out = BytesMut::new();
         write_forward(&mut out, &from, &to, b"hi");

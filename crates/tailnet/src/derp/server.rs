@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_is_opened_and_answered_for_its_client_alone() {
+    fn login_is_authentic_and_the_answer_is_sealed_for_its_client() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let login = seal_login(&[7; 32], &relay().public(), &mut rng);
         let opened = relay().open_login(&login).unwrap();
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn a_greeting_is_read_by_members() {
+    fn greeting_is_read_by_clients() {
         let read = FromRelay::read(kind::SERVER_KEY, relay().greeting().into());
         assert_eq!(read, Ok(Some(FromRelay::ServerKey(relay().public()))));
     }
 
     #[test]
-    fn what_a_client_says_is_read_and_what_is_short_is_not() {
+    fn client_frames_are_read_and_short_ones_are_ignored() {
         let read = |kind, contents: &[u8]| FromClient::read(kind, Bytes::copy_from_slice(contents));
         let to = NodePublic([7; 32]);
         let packet = FromClient::Packet { to, bytes: Bytes::from_static(b"hi") };
@@ -208,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_contents_are_read_or_refused(
+        fn any_contents_are_refused_without_panic(
             kind in 0u8..0x20,
             contents in proptest::collection::vec(any::<u8>(), 0..200),
         ) {

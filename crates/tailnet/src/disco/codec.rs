@@ -233,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(message in message()) {
+        fn written_value_is_read_back(message in message()) {
             let mut text = Vec::new();
             message.write(&mut text);
             prop_assert_eq!(Message::read(&text), Ok(message));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_those_of_tailscale() {
+    fn messages_match_those_of_tailscale() {
         // The formats of disco_test.go: a ping with a key, a pong to IPv4, a call.
         let mut ping = vec![1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
         ping.extend_from_slice(&[2; 32]);
@@ -261,14 +261,14 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_not_understood_erases_nothing() {
+    fn malformed_call_is_an_error() {
         assert_eq!(Message::read(&[3, 0]), Ok(Message::CallMeMaybe { endpoints: Vec::new() }));
         assert_eq!(Message::read(&[3, 1]), Err(DiscoError::Malformed));
         assert_eq!(Message::read(&[3, 0, 1]), Err(DiscoError::Malformed));
     }
 
     #[test]
-    fn what_is_cut_short_is_no_message_of_a_peer_relay() {
+    fn truncated_peer_relay_message_is_malformed() {
         let endpoint = [&[7; 3 * 32 + 8][..], &[0, 1, 2, 3], &[0; 16], &[1; 2 * ENDPOINT]].concat();
         for (kind, rest, fits) in [
             (BIND, vec![0; 72], &[72][..]),
@@ -286,13 +286,13 @@ mod tests {
     }
 
     #[test]
-    fn a_network_identifier_of_more_than_24_bits_is_malformed() {
+    fn network_identifier_of_more_than_24_bits_is_malformed() {
         let text = [&[BIND, 0][..], &[1, 0, 0, 0], &[0; 68]].concat();
         assert_eq!(Message::read(&text), Err(DiscoError::Malformed));
     }
 
     #[test]
-    fn a_lifetime_below_zero_is_none_at_all() {
+    fn negative_lifetime_is_read_as_zero() {
         let head = [&[CALL_ME_MAYBE_VIA, 0][..], &[7; 3 * 32 + 8], &[0, 1, 2, 3]].concat();
         let text = [&head[..], &[0xff; 8], &[0, 0, 0, 0, 0, 0, 0, 9], &[1; ENDPOINT]].concat();
         let Ok(Message::CallMeMaybeVia(endpoint)) = Message::read(&text) else { panic!() };
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_call_only_so_many_addresses_are_read() {
+    fn addresses_of_a_call_are_limited() {
         let text = [&[3, 0][..], &[1; ENDPOINT * (MAX_ENDPOINTS + 5)]].concat();
         let Ok(Message::CallMeMaybe { endpoints }) = Message::read(&text) else { panic!() };
         assert_eq!(endpoints.len(), MAX_ENDPOINTS);

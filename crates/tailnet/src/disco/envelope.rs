@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_seals_the_other_opens() {
+    fn sealed_message_is_opened_by_the_receiver() {
         let (mut a, mut b) = (disco(1), disco(2));
         let datagram = a.seal(b.public(), &ping(100), [7; 24]);
         assert_eq!(datagram.len(), HEADER + TAG + 2 + 12 + 100);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_is_a_nacl_box_behind_magic_key_and_nonce() {
+    fn datagram_is_magic_key_nonce_and_nacl_box() {
         use crypto_box::aead::Aead as _;
         let (mut a, b) = (disco(1), disco(2));
         let datagram = a.seal(b.public(), &ping(0), [7; 24]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn no_changed_byte_and_no_cut_is_opened() {
+    fn changed_or_truncated_datagram_is_refused() {
         let (mut a, mut b) = (disco(1), disco(2));
         let datagram = a.seal(b.public(), &ping(0), [7; 24]);
         for at in 0..datagram.len() {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_that_is_zero_is_nobodys() {
+    fn datagram_with_zero_key_has_no_sender() {
         let mut datagram = MAGIC.to_vec();
         datagram.extend_from_slice(&[0; KEY + NONCE_LEN + TAG + 2]);
         assert_eq!(sender(&datagram), None);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_cannot_make_it_keep_more_keys() {
+    fn strangers_cannot_exceed_the_number_of_cached_keys() {
         let (mut a, b) = (disco(1), disco(2));
         a.seal(b.public(), &ping(0), [0; 24]);
         for number in 1..=u32::try_from(KEPT).unwrap() + 10 {

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_with_or_without_its_dot_and_in_any_case() {
+    fn names_are_equal_regardless_of_case_and_final_dot() {
         let name = Fqdn::parse("Node.Example.COM").unwrap();
         assert_eq!(Fqdn::parse("node.example.com."), Some(name.clone()));
         assert_eq!(format!("{name:?}"), "node.example.com.");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_within_its_zones_by_whole_labels() {
+    fn name_is_within_a_zone_by_whole_labels() {
         let name = Fqdn::parse("a.example.com").unwrap();
         for zone in ["a.example.com", "example.com", "com", "."] {
             assert!(name.within(&Fqdn::parse(zone).unwrap()), "{zone}");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_has_an_empty_label_is_no_name() {
+    fn too_long_names_and_empty_labels_are_refused() {
         let long = format!("{}.com", "a".repeat(64));
         let many = "abc.".repeat(64);
         for text in ["a..b", "..", &long, &many] {

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn reverse_names_are_their_addresses() {
+    fn reverse_names_are_parsed() {
         let v4 = of("4.3.2.1.in-addr.arpa");
         assert_eq!(v4, Some(Reverse::Address(Ipv4Addr::new(1, 2, 3, 4).into())));
         let name = "b.a.9.8.7.6.5.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa";
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn inner_and_malformed_names_are_no_address() {
+    fn inner_and_malformed_reverse_names_have_no_address() {
         assert_eq!(of("2.1.in-addr.arpa"), Some(Reverse::Inner));
         assert_eq!(of("ip6.arpa"), Some(Reverse::Inner));
         for name in ["5.4.3.2.1.in-addr.arpa", "256.3.2.1.in-addr.arpa", "x.in-addr.arpa"] {

@@ -103,7 +103,7 @@ fn assert_no_name(names: &Names, name: &str) {
 }
 
 #[test]
-fn a_node_is_answered_by_its_name_in_any_case() {
+fn node_name_is_resolved_in_any_case() {
     let names = names(&config());
     for name in ["peer.tail.example.", "PEER.Tail.Example."] {
         assert_eq!(addresses(&names, name, RecordType::A), ["100.64.0.2"]);
@@ -114,7 +114,7 @@ fn a_node_is_answered_by_its_name_in_any_case() {
 }
 
 #[test]
-fn a_label_alone_is_a_node_where_the_network_has_magic_dns() {
+fn single_label_is_a_node_if_magic_dns_is_on() {
     let mut config = config();
     assert_eq!(addresses(&names(&config), "peer.", RecordType::A), ["100.64.0.2"]);
     config.magic = false;
@@ -123,7 +123,7 @@ fn a_label_alone_is_a_node_where_the_network_has_magic_dns() {
 }
 
 #[test]
-fn ipv6_addresses_need_a_reason() {
+fn ipv6_addresses_are_answered_only_if_needed_or_enabled() {
     let mut config = config();
     let six = "fd7a:115c:a1e0::2";
     let peer = "peer.tail.example.";
@@ -140,7 +140,7 @@ fn ipv6_addresses_need_a_reason() {
 }
 
 #[test]
-fn extra_records_are_answered_with_all_their_addresses() {
+fn extra_record_is_answered_with_all_its_addresses() {
     let names = names(&config());
     let git = addresses(&names, "git.corp.example.", RecordType::A);
     assert_eq!(git, ["100.64.0.2", "100.64.0.3"]);
@@ -150,7 +150,7 @@ fn extra_records_are_answered_with_all_their_addresses() {
 }
 
 #[test]
-fn an_unknown_name_in_an_own_zone_does_not_exist() {
+fn unknown_name_in_an_own_zone_does_not_exist() {
     let names = names(&config());
     let unknown = ["nobody.tail.example.", "a.peer.tail.example.", "a.void.example."];
     for name in unknown.into_iter().chain(["site.onion.", "onion.", "b._dns-sd._udp.lan."]) {
@@ -161,14 +161,14 @@ fn an_unknown_name_in_an_own_zone_does_not_exist() {
 }
 
 #[test]
-fn names_below_a_node_are_its_own_only_where_the_network_says_so() {
+fn names_below_a_node_resolve_only_with_the_subdomain_attribute() {
     let names = names(&config());
     assert_eq!(addresses(&names, "a.b.web.tail.example.", RecordType::A), ["100.64.0.7"]);
     assert_no_name(&names, "a.own.tail.example.");
 }
 
 #[test]
-fn the_longest_suffix_chooses_the_resolvers() {
+fn longest_suffix_selects_the_resolvers() {
     let mut config = config();
     config.defaults = upstream(9);
     let names = names(&config);
@@ -187,14 +187,14 @@ fn the_longest_suffix_chooses_the_resolvers() {
 }
 
 #[test]
-fn without_anybody_to_ask_a_query_fails() {
+fn query_without_resolvers_fails() {
     let reply = reply_to(&names(&config()), &query("www.example.", RecordType::A));
     assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);
     assert_eq!(reply.queries[0].name().to_string(), "www.example.");
 }
 
 #[test]
-fn fallback_resolvers_are_for_exit_nodes_and_the_hosts_own_come_last() {
+fn fallback_resolvers_need_an_exit_node_and_the_hosts_come_last() {
     let mut config = config();
     let www = query("www.example.", RecordType::A);
     config.fallback = upstream(5);
@@ -207,7 +207,7 @@ fn fallback_resolvers_are_for_exit_nodes_and_the_hosts_own_come_last() {
 }
 
 #[test]
-fn who_does_not_accept_dns_has_names_but_no_zones() {
+fn without_accepted_dns_names_resolve_and_zones_do_not_exist() {
     let mut config = config();
     config.accept = false;
     config.defaults = upstream(7);
@@ -221,7 +221,7 @@ fn who_does_not_accept_dns_has_names_but_no_zones() {
 }
 
 #[test]
-fn addresses_of_nodes_have_names_and_their_zones_are_ours() {
+fn addresses_of_nodes_have_reverse_names_in_own_zones() {
     let mut config = config();
     config.defaults = upstream(9);
     let names = names(&config);
@@ -244,7 +244,7 @@ fn addresses_of_nodes_have_names_and_their_zones_are_ours() {
 }
 
 #[test]
-fn names_of_sites_are_addresses_behind_their_routers() {
+fn via_names_resolve_to_site_addresses() {
     let names = names(&config());
     for name in ["192-168-1-2-via-7.", "192-168-1-2-via-0x7.tail.example."] {
         let found = addresses(&names, name, RecordType::AAAA);
@@ -257,7 +257,7 @@ fn names_of_sites_are_addresses_behind_their_routers() {
 }
 
 #[test]
-fn bad_parts_of_a_configuration_are_told_and_cost_nothing_else() {
+fn bad_parts_of_a_configuration_are_reported_and_skipped() {
     let mut config = config();
     config.peers.push(host("a..b", &["100.64.0.11"]));
     config.extra.push(record("x.example", "TXT", "hello"));
@@ -280,7 +280,7 @@ fn bad_parts_of_a_configuration_are_told_and_cost_nothing_else() {
 }
 
 #[test]
-fn a_reply_that_is_too_long_is_cut_over_udp_alone() {
+fn too_long_reply_is_truncated_only_over_udp() {
     let mut config = config();
     let records = (0..60).map(|n| record("many.example", "A", &format!("100.64.1.{n}")));
     config.extra.extend(records);
@@ -304,7 +304,7 @@ fn a_reply_that_is_too_long_is_cut_over_udp_alone() {
 }
 
 #[test]
-fn what_is_no_plain_question_is_refused_by_its_code() {
+fn unsupported_query_gets_its_response_code() {
     let names = names(&config());
     let mut update = query("peer.tail.example.", RecordType::A);
     update.metadata.op_code = OpCode::Status;
@@ -324,7 +324,7 @@ fn what_is_no_plain_question_is_refused_by_its_code() {
 }
 
 #[test]
-fn a_reply_and_half_a_header_get_nothing_and_half_a_query_an_error() {
+fn truncated_query_gets_an_error_and_a_reply_is_ignored() {
     let names = names(&config());
     let mut query = query("peer.tail.example.", RecordType::A);
     let bytes = query.to_vec().unwrap();
@@ -350,7 +350,7 @@ fn a_reply_and_half_a_header_get_nothing_and_half_a_query_an_error() {
 }
 
 #[test]
-fn a_forwarded_query_has_the_question_and_nothing_else_of_the_client() {
+fn forwarded_query_contains_only_the_clients_question() {
     let mut asked = query("www.corp.example.", RecordType::AAAA);
     let mut edns = Edns::new();
     edns.set_max_payload(4096).set_dnssec_ok(true);
@@ -367,7 +367,7 @@ fn a_forwarded_query_has_the_question_and_nothing_else_of_the_client() {
 }
 
 #[test]
-fn only_the_reply_to_the_question_counts() {
+fn reply_to_another_question_is_refused() {
     let names = names(&config());
     let forward = forwarded(&names, &query("www.corp.example.", RecordType::A));
     let mut reply = Message::from_vec(&forward.query(9)).unwrap();
@@ -394,7 +394,7 @@ fn only_the_reply_to_the_question_counts() {
 }
 
 #[test]
-fn a_cut_reply_is_fetched_again_only_for_who_takes_more() {
+fn truncated_reply_is_retried_only_if_the_client_accepts_more() {
     let names = names(&config());
     let asked = query("www.corp.example.", RecordType::A);
     let udp = forwarded(&names, &asked);
@@ -417,7 +417,7 @@ fn a_cut_reply_is_fetched_again_only_for_who_takes_more() {
 }
 
 #[test]
-fn resolvers_are_addresses_or_https() {
+fn resolver_is_an_address_or_https_url() {
     let parse = |text: &str| Resolver::parse(text, &[], Scope::default());
     assert_eq!(parse("192.0.2.1"), Ok(Resolver::Plain("192.0.2.1:53".parse().unwrap())));
     assert_eq!(parse("2001:db8::1"), Ok(Resolver::Plain("[2001:db8::1]:53".parse().unwrap())));
@@ -435,7 +435,7 @@ fn resolvers_are_addresses_or_https() {
 
 proptest! {
     #[test]
-    fn garbage_gets_a_reply_of_its_id_or_nothing(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn garbage_gets_a_reply_with_its_id_or_nothing(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         let names = names(&config());
         for transport in [Transport::Udp, Transport::Tcp] {
             if let Answer::Reply(reply) = names.answer(&bytes, transport) {
@@ -449,7 +449,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_query_or_reply_never_panics(
+    fn damaged_query_or_reply_causes_no_panic(
         at in 0..60_usize, with: u8, len in 0..80_usize, edns: bool,
     ) {
         let names = names(&config());

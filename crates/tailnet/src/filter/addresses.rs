@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_has_what_its_ranges_have(
+        fn set_contains_the_addresses_of_its_ranges(
             own in vec(range(), 0..6),
             other in vec(range(), 0..6),
         ) {

@@ -25,10 +25,10 @@ impl Grants {
     pub(super) fn new(rules: &[Read<'_>], local: &AddressSet, problems: &mut Problems) -> Self {
         let mut grants = Vec::new();
         let granting = |rule: &Read<'_>| !rule.rule.grants.is_empty() && !rule.sources.is_empty();
-        for (place, rule) in rules.iter().enumerate().filter(|(_, rule)| granting(rule)) {
+        for (index, rule) in rules.iter().enumerate().filter(|(_, rule)| granting(rule)) {
             let sources = Arc::new(rule.sources.clone());
             for grant in &rule.rule.grants {
-                let mut destinations = destinations(grant, place, problems);
+                let mut destinations = destinations(grant, index, problems);
                 destinations.retain(|net| range(net).is_some_and(|net| local.overlaps_range(net)));
                 if !destinations.is_empty() {
                     let (sources, capabilities) = (sources.clone(), capabilities(grant));
@@ -75,12 +75,12 @@ impl Grants {
     }
 }
 
-fn destinations(grant: &CapGrant, place: usize, problems: &mut Problems) -> Vec<IpNet> {
+fn destinations(grant: &CapGrant, index: usize, problems: &mut Problems) -> Vec<IpNet> {
     let mut destinations = Vec::new();
     for text in &grant.destinations {
         match text.parse() {
             Ok(net) => destinations.push(net),
-            Err(_) => problems.push(Problem::Grant(place, ParseAddressesError::malformed(text))),
+            Err(_) => problems.push(Problem::Grant(index, ParseAddressesError::malformed(text))),
         }
     }
     destinations

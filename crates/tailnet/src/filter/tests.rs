@@ -29,7 +29,7 @@ fn texts(ranges: impl IntoIterator<Item = AddressRange>) -> Vec<String> {
 }
 
 #[test]
-fn an_exit_node_gives_access_to_the_internet_and_not_to_its_own_networks() {
+fn exit_node_gives_access_to_the_internet_and_not_to_its_networks() {
     let own = nets(&["100.64.0.1/32"]);
     let advertised = nets(&["0.0.0.0/0", "::/0", "10.9.0.0/16"]);
     let interfaces = nets(&[
@@ -82,7 +82,7 @@ fn an_exit_node_gives_access_to_the_internet_and_not_to_its_own_networks() {
 }
 
 #[test]
-fn what_cannot_be_read_accepts_nothing_and_is_told() {
+fn unreadable_parts_accept_nothing_and_are_reported() {
     let own = nets(&["100.64.0.1/32"]);
     let rules = [
         rule(&["100.64.0.7", "10.0.0.1/8", "x", "10.0.0.9-10.0.0.1"], "100.64.0.1"),
@@ -96,11 +96,11 @@ fn what_cannot_be_read_accepts_nothing_and_is_told() {
     assert_eq!(
         told,
         [
-            r#"rule 0: a source: "10.0.0.1/8" is no network, but an address in one"#,
-            r#"rule 0: a source: "x" is no address, network or range"#,
-            r#"rule 0: a source: "10.0.0.9-10.0.0.1" is no address, network or range"#,
-            r#"rule 1: a destination: "cap:x" is for sources alone"#,
-            r#"rule 2: a destination: "100.64.0.1/33" is no address, network or range"#,
+            r#"rule 0: a source: "10.0.0.1/8" is not a network, but an address in one"#,
+            r#"rule 0: a source: "x" is not an address, network or range"#,
+            r#"rule 0: a source: "10.0.0.9-10.0.0.1" is not an address, network or range"#,
+            r#"rule 1: a destination: "cap:x" is only valid as a source"#,
+            r#"rule 2: a destination: "100.64.0.1/33" is not an address, network or range"#,
         ]
     );
     let many = vec![rule(&["é".repeat(1000).as_str()], "x"); 1000];
@@ -110,7 +110,7 @@ fn what_cannot_be_read_accepts_nothing_and_is_told() {
 }
 
 #[test]
-fn one_rule_in_the_old_form_voids_all() {
+fn rule_in_the_old_form_invalidates_all_rules() {
     let own = nets(&["100.64.0.1/32"]);
     let old = FilterRule { source_bits: vec![8], ..rule(&["10.0.0.0"], "*") };
     let compiled = compile(&with(&[rule(&["*"], "*"), old], &own));
@@ -122,7 +122,7 @@ fn one_rule_in_the_old_form_voids_all() {
 }
 
 #[test]
-fn a_rule_that_accepts_an_unsigned_peer_voids_all() {
+fn rule_that_accepts_an_unsigned_peer_invalidates_all_rules() {
     let own = nets(&["100.64.0.1/32"]);
     let unsigned = Node {
         unsigned_peer_api_only: true,
@@ -142,7 +142,7 @@ fn a_rule_that_accepts_an_unsigned_peer_voids_all() {
 }
 
 #[test]
-fn a_jailed_peer_is_in_no_source_by_its_capability() {
+fn capability_of_a_jailed_peer_does_not_admit_it() {
     let own = nets(&["100.64.0.1/32"]);
     let cap_map: std::collections::BTreeMap<_, _> = [("x".to_owned(), Json::default())].into();
     let with_x =
@@ -159,7 +159,7 @@ fn a_jailed_peer_is_in_no_source_by_its_capability() {
 }
 
 #[test]
-fn a_jailed_peer_is_in_no_source_and_peers_within_its_networks_are() {
+fn jailed_peer_is_excluded_and_peers_within_its_networks_are_not() {
     let own = nets(&["100.64.0.1/32"]);
     let jailed = Node { is_jailed: true, ..node(&["100.64.0.3/32"]) };
     let free = node(&["100.64.0.4/32"]);
@@ -183,7 +183,7 @@ fn a_jailed_peer_is_in_no_source_and_peers_within_its_networks_are() {
 }
 
 #[test]
-fn shields_that_are_up_leave_nothing_but_what_is_local() {
+fn shields_up_removes_all_rules() {
     let own = nets(&["100.64.0.1/32"]);
     let grants = vec![CapGrant {
         destinations: vec!["100.64.0.1/32".into()],
@@ -203,7 +203,7 @@ fn shields_that_are_up_leave_nothing_but_what_is_local() {
 }
 
 #[test]
-fn the_daemons_own_protocol_is_open_and_no_rules() {
+fn tsmp_is_open_and_not_subject_to_rules() {
     let rules =
         [FilterRule { protocols: vec![tsmp::PROTOCOL.into(), 47, 300, -1], ..rule(&["*"], "*") }];
     let own = nets(&["100.64.0.1/32"]);
@@ -214,7 +214,7 @@ fn the_daemons_own_protocol_is_open_and_no_rules() {
 }
 
 #[test]
-fn rules_that_do_not_fit_do_not_count() {
+fn rules_beyond_the_limits_are_ignored() {
     let own = nets(&["10.0.0.0/8"]);
     let source = |number: u32| format!("100.{}.{}.1", number >> 8, number & 255);
     let to = |number: u32| {
@@ -233,7 +233,7 @@ fn rules_that_do_not_fit_do_not_count() {
 }
 
 #[test]
-fn services_are_in_the_nodes_capabilities() {
+fn service_addresses_are_read_from_capabilities() {
     let own = |value| {
         let cap_map = [("service-host".to_owned(), Json::from(&value))].into();
         Node { cap_map, ..Node::default() }
@@ -246,7 +246,7 @@ fn services_are_in_the_nodes_capabilities() {
 }
 
 #[test]
-fn a_capability_lets_in_what_has_ports_and_icmp_to_every_address_of_the_family() {
+fn capability_admits_ported_protocols_and_icmp_to_the_whole_family() {
     let own = nets(&["100.64.0.1/32", "fd7a:115c:a1e0::1/128"]);
     let able = Node {
         cap_map: [("x".to_owned(), Json::default())].into(),

@@ -40,9 +40,9 @@ impl ParseAddressesError {
 impl fmt::Display for ParseAddressesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Malformed(text) => write!(f, "{text:?} is no address, network or range"),
-            Self::HostBits(text) => write!(f, "{text:?} is no network, but an address in one"),
-            Self::Capability(text) => write!(f, "{text:?} is for sources alone"),
+            Self::Malformed(text) => write!(f, "{text:?} is not an address, network or range"),
+            Self::HostBits(text) => write!(f, "{text:?} is not a network, but an address in one"),
+            Self::Capability(text) => write!(f, "{text:?} is only valid as a source"),
         }
     }
 }

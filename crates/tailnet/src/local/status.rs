@@ -300,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_its_date() {
+    fn unix_time_is_formatted_as_date() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_its_own_text() {
+    fn status_is_unchanged_after_serialization() {
         let peer = PeerStatus {
             tailscale_ips: vec!["100.64.0.2".parse().unwrap()],
             key_expiry: Some(Timestamp::from_unix(0)),

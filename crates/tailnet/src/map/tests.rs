@@ -36,7 +36,7 @@ fn first() -> NetworkMap {
 }
 
 #[test]
-fn a_list_of_all_replaces_all_and_an_empty_one_removes_nobody() {
+fn complete_list_replaces_all_peers_and_an_empty_one_removes_none() {
     let mut map = first();
     assert_eq!(ids(&map), [2, 3]);
     apply(&mut map, json!({"Peers": [], "PeersRemoved": null}));
@@ -48,7 +48,7 @@ fn a_list_of_all_replaces_all_and_an_empty_one_removes_nobody() {
 }
 
 #[test]
-fn a_peer_that_cannot_be_read_is_told_and_the_others_are_there() {
+fn unreadable_peer_is_reported_and_the_others_are_stored() {
     let mut map = first();
     let bad = json!({"ID": 9, "Name": "bad.net.", "Key": "nodekey:zz"});
     let changes = apply(&mut map, json!({"Peers": [node(2), bad, node(5)]}));
@@ -60,7 +60,7 @@ fn a_peer_that_cannot_be_read_is_told_and_the_others_are_there() {
 }
 
 #[test]
-fn a_peer_without_number_key_or_address_is_passed_over_and_told() {
+fn peer_without_number_key_or_address_is_ignored_and_reported() {
     let mut map = first();
     let without = |field: &str| {
         let mut peer = node(7);
@@ -84,7 +84,7 @@ fn a_peer_without_number_key_or_address_is_passed_over_and_told() {
 }
 
 #[test]
-fn deltas_are_applied_in_their_order() {
+fn deltas_are_applied_in_order() {
     let mut map = first();
     let changed = json!({
         "PeersRemoved": [2, 77], "PeersChanged": [node(2), node(4)],
@@ -99,7 +99,7 @@ fn deltas_are_applied_in_their_order() {
 }
 
 #[test]
-fn a_patch_changes_what_it_names_alone() {
+fn patch_changes_only_its_fields() {
     let mut map = first();
     let disco = format!("discokey:{}", "0b".repeat(32));
     let patch = json!({"NodeID": 2, "DiscoKey": disco, "Endpoints": ["192.0.2.1:7"], "Key": key(9).to_string()});
@@ -107,7 +107,7 @@ fn a_patch_changes_what_it_names_alone() {
     assert!(changes.settings);
     let peer = map.peer(&key(9)).unwrap();
     assert_eq!((peer.id, &*peer.name, peer.disco_key.to_string()), (2, "n2.net.", disco));
-    assert_eq!(map.peer(&key(2)), None, "its previous key is nobody's");
+    assert_eq!(map.peer(&key(2)), None, "its previous key belongs to no node");
     let same =
         json!({"PeersChangedPatch": [{"NodeID": 2, "DERPRegion": 0, "Cap": 0, "Online": true}]});
     let changes = apply(&mut map, same);
@@ -115,7 +115,7 @@ fn a_patch_changes_what_it_names_alone() {
 }
 
 #[test]
-fn rules_go_by_name_and_absence_means_unchanged() {
+fn named_rules_are_replaced_and_absent_ones_unchanged() {
     let mut map = first();
     let rule = |port: u16| json!({"SrcIPs": ["*"], "DstPorts": [{"IP": "*", "Ports": {"First": port, "Last": port}}]});
     let ports = |map: &NetworkMap| -> Option<Vec<u16>> {
@@ -136,7 +136,7 @@ fn rules_go_by_name_and_absence_means_unchanged() {
 }
 
 #[test]
-fn relays_are_kept_where_a_map_does_not_name_them() {
+fn relays_stay_if_a_map_does_not_contain_them() {
     let mut map = first();
     let region = |id: u16| json!({"RegionID": id, "RegionCode": format!("r{id}"), "Nodes": []});
     let all = json!({"DERPMap": {"Regions": {"1": region(1), "2": region(2)}, "HomeParams": {"RegionScore": {"1": 0.5}}}});
@@ -150,7 +150,7 @@ fn relays_are_kept_where_a_map_does_not_name_them() {
 }
 
 #[test]
-fn keys_expire_by_the_coordinators_clock_where_ours_is_wrong() {
+fn keys_expire_by_the_coordinators_clock_if_ours_is_wrong() {
     let mut map = first();
     let mut expiring = node(2);
     expiring["KeyExpiry"] = json!("2027-01-15T09:00:00Z");
@@ -163,7 +163,7 @@ fn keys_expire_by_the_coordinators_clock_where_ours_is_wrong() {
 }
 
 #[test]
-fn messages_go_by_name() {
+fn named_messages_are_replaced_and_removed() {
     let mut map = first();
     let said = |map: &NetworkMap| map.problems().collect::<Vec<_>>();
     apply(
@@ -179,7 +179,7 @@ fn messages_go_by_name() {
 }
 
 #[test]
-fn a_stream_begins_with_nothing_but_peers_and_relays() {
+fn first_map_of_a_stream_resets_all_but_peers_and_relays() {
     let mut map = first();
     let relay = json!({"Regions": {"1": {"RegionID": 1, "Nodes": []}}});
     apply(
@@ -201,7 +201,7 @@ fn a_stream_begins_with_nothing_but_peers_and_relays() {
 }
 
 #[test]
-fn a_map_comes_back_from_its_text() {
+fn map_is_restored_from_its_cache() {
     let mut map = first();
     apply(
         &mut map,
@@ -216,7 +216,7 @@ fn a_map_comes_back_from_its_text() {
 
 proptest! {
     #[test]
-    fn keys_and_numbers_stay_one_whatever_comes(
+    fn keys_and_numbers_of_peers_stay_unique(
         steps in proptest::collection::vec((0_u8..5, 0_u8..6, 0_u8..6), 0..40),
     ) {
         let mut map = NetworkMap::default();
@@ -238,10 +238,10 @@ proptest! {
 }
 
 #[test]
-fn what_deltas_add_is_bounded_and_told_and_what_is_known_stays() {
+fn peers_from_deltas_are_limited_and_existing_ones_stay() {
     let mut map = first();
     let mut bad = Vec::new();
-    for number in 0..2 * MOST_NAMES {
+    for number in 0..2 * MAX_NAMES {
         let name = number.to_string();
         let changes = apply(
             &mut map,
@@ -249,22 +249,22 @@ fn what_deltas_add_is_bounded_and_told_and_what_is_known_stays() {
         );
         bad = changes.bad;
     }
-    assert_eq!((map.messages.len(), map.filters.len()), (MOST_NAMES, MOST_NAMES));
+    assert_eq!((map.messages.len(), map.filters.len()), (MAX_NAMES, MAX_NAMES));
     assert_eq!(bad.len(), 2, "{bad:?}");
     let changes = apply(&mut map, json!({"DisplayMessages": {"7": {"Title": "new"}}}));
     assert!(changes.bad.is_empty() && map.problems().any(|problem| problem == "new"));
 }
 
 #[test]
-fn of_too_many_peers_those_that_are_known_stay() {
+fn existing_peers_stay_if_a_list_is_too_long() {
     let mut map = first();
-    let many = (0..MOST).map(|number| {
+    let many = (0..MAX_RECORDS).map(|number| {
         let key = format!("nodekey:{:064x}", number + 1000);
         json!({"ID": number + 1000, "Key": key, "Addresses": ["100.64.0.9/32"]})
     });
     let peers: Vec<Value> = many.chain([node(2), node(3)]).collect();
     let changes = apply(&mut map, json!({ "Peers": peers }));
-    assert_eq!((map.peers().len(), changes.bad.len()), (MOST, 1));
+    assert_eq!((map.peers().len(), changes.bad.len()), (MAX_RECORDS, 1));
     assert!(map.peer(&key(2)).is_some() && map.peer(&key(3)).is_some());
 }
 
@@ -277,15 +277,15 @@ fn heavy(id: u8, tags: usize) -> Value {
 }
 
 #[test]
-fn peers_for_which_there_is_no_room_are_left_out_and_known_ones_stay_as_they_were() {
+fn peers_beyond_the_memory_limit_are_ignored_and_existing_ones_unchanged() {
     const TAGS: usize = 600_000;
     let each = TAGS * size_of::<String>();
-    let room = u8::try_from(MOST_OF_PEERS / each).unwrap();
+    let room = u8::try_from(MAX_MEMORY_OF_PEERS / each).unwrap();
     let mut map = NetworkMap::default();
     let peers: Vec<Value> = (1..=room + 1).map(|id| heavy(id, TAGS)).collect();
     let changes = apply(&mut map, json!({ "Node": node(100), "Peers": peers }));
     assert_eq!((map.peers().len(), changes.bad.len()), (usize::from(room), 1));
-    assert!(map.cost <= MOST_OF_PEERS && changes.settings);
+    assert!(map.cost <= MAX_MEMORY_OF_PEERS && changes.settings);
 
     // An existing peer may grow within the limits.
     let patch = json!([{ "NodeID": 1, "Endpoints": ["192.0.2.1:7"] }]);

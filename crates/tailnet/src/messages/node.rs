@@ -180,7 +180,7 @@ impl Record for PeerChange {
 
     fn check(&self) -> Result<(), &'static str> {
         match &self.key {
-            Some(key) if key.is_zero() => Err("it takes the key away"),
+            Some(key) if key.is_zero() => Err("it removes the key"),
             _ => Ok(()),
         }
     }
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_go_writes_them() {
+    fn times_in_gos_format_are_parsed() {
         for (text, seconds) in [
             ("1970-01-01T00:02:03Z", Some(123)),
             ("2026-11-23T04:06:23Z", Some(1_795_406_783)),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_they_are_read() {
+    fn formatted_times_are_parsed_back() {
         let spread = (0..3000u64).map(|step| step * 84_467_440 + step % 61);
         for seconds in spread.chain([0, 951_782_400, 1_709_251_199, 253_402_300_799]) {
             let time = Duration::from_secs(seconds);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_read_through_what_go_leaves_null() {
+    fn node_with_null_fields_is_read() {
         let node: Node = serde_json::from_str(
             r#"{"ID":1,"Key":"","Addresses":null,"Endpoints":null,"Hostinfo":null,"AllowedIPs":null,
                "DERP":"127.3.3.40:7","CapMap":null,"Tags":null,"Unknown":{"a":[1]}}"#,

@@ -140,7 +140,7 @@ impl Records {
     /// The text is not a list.
     pub(super) fn new(list: &RawValue) -> serde_json::Result<Self> {
         match list.get() {
-            text if !text.starts_with('[') => Err(de::Error::custom("it is no list")),
+            text if !text.starts_with('[') => Err(de::Error::custom("it is not a list")),
             text if text[1..text.len() - 1].trim().is_empty() => Ok(Self(None)),
             _ => Ok(Self(Some(list.to_owned()))),
         }
@@ -166,7 +166,7 @@ impl Records {
             }
             number += 1;
         });
-        debug_assert!(whole.is_ok(), "`new` takes lists alone");
+        debug_assert!(whole.is_ok(), "`new` accepts only lists");
     }
 
     /// Returns whether the list is empty.

@@ -189,7 +189,9 @@ impl Reader {
 
     fn note_left_out(&mut self, field: &'static str, left_out: usize) {
         if left_out > 0 {
-            let why = format!("{left_out} names are too long, or more than {NAMES}");
+            let why = format!(
+                "{left_out} names are ignored, because they are too long or more than {NAMES}"
+            );
             self.bad.push(BadRecord { kind: field, which: String::new(), why });
         }
     }
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_cannot_be_read_costs_no_other() {
+    fn unreadable_field_does_not_affect_the_others() {
         let region = json!({"RegionID": 1, "RegionCode": "a"});
         let response = read(json!({
             "KeepAlive": 1, "ControlTime": 7, "DNSConfig": 7, "Peers": {}, "Domain": "net",
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn null_is_none_in_every_field() {
+    fn null_means_absent_in_every_field() {
         let fields = [
             "KeepAlive",
             "ControlTime",
@@ -301,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_on_a_link_of_the_peers_own_costs_no_other() {
+    fn endpoint_with_an_interface_name_is_left_out() {
         let endpoints = json!(["[fe80::1%eth0]:41641", "192.0.2.1:41641", ""]);
         let (nodes, bad) = nodes(&json!([peer(&json!({"Endpoints": endpoints}))]));
         assert_eq!((bad, nodes[0].endpoints.len()), (vec![], 1));
     }
 
     #[test]
-    fn what_is_told_is_bounded() {
+    fn reported_records_are_limited() {
         let long = "é".repeat(10_000);
         let peer = json!({"Name": long, "Key": long});
         let (none, bad) = nodes(&json!(vec![peer; 1000]));

@@ -142,10 +142,10 @@ impl fmt::Display for Nat {
         f.write_str(match self.mapping {
             Mapping::None => return f.write_str("none"),
             Mapping::EndpointIndependent => "the same port for all destinations",
-            Mapping::EndpointDependent => "another port for each destination (symmetric)",
-            Mapping::Unknown => "not known yet: one server alone has answered",
+            Mapping::EndpointDependent => "a different port for each destination (symmetric)",
+            Mapping::Unknown => "unknown: only one server has answered",
         })?;
-        f.write_str(if self.port_preserved { ", which is that of here" } else { "" })?;
+        f.write_str(if self.port_preserved { ", equal to the local port" } else { "" })?;
         f.write_str(match self.hairpin {
             Some(true) => ", hairpin",
             Some(false) => ", no hairpin",
@@ -173,7 +173,7 @@ mod tests {
     const OWN: &str = "203.0.113.1:41641";
 
     #[test]
-    fn each_kind_is_told_by_what_two_saw() {
+    fn mapping_is_derived_from_two_observations() {
         let local = [at("192.168.0.2:41641")];
         let nat = |seen: &[(&str, &str)]| report(seen).nat(&local, &PeerReports::default(), None);
         let mapping = |seen: &[(&str, &str)]| nat(seen).map(|nat| nat.mapping);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_varies_where_two_saw_different_ones_or_one_another_than_that_of_here() {
+    fn port_varies_if_observations_differ_or_one_is_not_the_local_port() {
         let local = [at("192.168.0.2:41641")];
         let moved = "203.0.113.1:1024";
         for (seen, varies) in [
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_server_alone_answers_peers_tell_the_kind() {
+    fn observations_of_peers_complement_a_single_server() {
         let local = [at("192.168.0.2:41641")];
         for (own, mapping) in [
             (OWN, Mapping::EndpointIndependent),
@@ -232,10 +232,10 @@ mod tests {
     }
 
     #[test]
-    fn a_nat_is_told_in_words() {
+    fn nat_is_displayed_in_words() {
         let nat = |mapping, hairpin| Nat { mapping, port_preserved: true, hairpin }.to_string();
         let same = nat(Mapping::EndpointIndependent, Some(false));
-        assert_eq!(same, "the same port for all destinations, which is that of here, no hairpin");
+        assert_eq!(same, "the same port for all destinations, equal to the local port, no hairpin");
         assert_eq!(nat(Mapping::None, None), "none");
     }
 }

@@ -10,7 +10,7 @@ struct World {
     now: Duration,
     /// The latency of each server in milliseconds, and the address that it observes.
     servers: BTreeMap<SocketAddr, (u64, SocketAddr)>,
-    asked: Vec<SocketAddr>,
+    requests: Vec<SocketAddr>,
     /// The number of next requests that are lost.
     lost: usize,
     /// The TCP latency in milliseconds; `None` if it fails.
@@ -53,18 +53,18 @@ impl World {
     fn new(map: &DerpMap, servers: BTreeMap<SocketAddr, (u64, SocketAddr)>) -> Self {
         let mut netcheck = Netcheck::new(Box::new(ChaCha8Rng::seed_from_u64(1)));
         netcheck.set_map(map, Scope::default());
-        let (now, asked) = (Duration::from_secs(1000), Vec::new());
-        Self { netcheck, now, servers, asked, lost: 0, tcp: BTreeMap::new() }
+        let (now, requests) = (Duration::from_secs(1000), Vec::new());
+        Self { netcheck, now, servers, requests, lost: 0, tcp: BTreeMap::new() }
     }
 
     /// Runs a check to its end.
     fn check(&mut self) -> Report {
-        self.asked.clear();
+        self.requests.clear();
         self.netcheck.start(self.now);
         let mut answers: BTreeMap<Duration, Vec<Vec<u8>>> = BTreeMap::new();
         loop {
             while let Some((server, request)) = self.netcheck.poll_transmit(self.now) {
-                self.asked.push(server);
+                self.requests.push(server);
                 if self.lost > 0 {
                     self.lost -= 1;
                     continue;
@@ -95,20 +95,20 @@ impl World {
         }
     }
 
-    fn asked(&self, server: &str) -> usize {
-        self.asked.iter().filter(|asked| **asked == addr(server)).count()
+    fn requests(&self, server: &str) -> usize {
+        self.requests.iter().filter(|requests| **requests == addr(server)).count()
     }
 }
 
 #[test]
-fn a_first_check_asks_all_regions_and_measures_them() {
+fn first_check_measures_all_regions() {
     let mut world = six();
     let report = world.check();
     assert_eq!(report.latencies[&1], Duration::from_millis(10));
     assert_eq!(report.v6_latencies[&1], Duration::from_millis(11));
     assert!(report.udp);
     for id in 1..=6 {
-        assert!(world.asked(&format!("192.0.2.{id}:3478")) > 0, "region {id}");
+        assert!(world.requests(&format!("192.0.2.{id}:3478")) > 0, "region {id}");
     }
     assert_eq!(report.global(false), [addr(OWN)]);
     assert_eq!(report.global(true), [addr(OWN_V6)]);
@@ -118,22 +118,22 @@ fn a_first_check_asks_all_regions_and_measures_them() {
 }
 
 #[test]
-fn later_checks_ask_the_fastest_three_and_the_home() {
+fn later_checks_measure_the_three_fastest_and_the_home() {
     let mut world = six();
     world.check();
     world.netcheck.set_home(Some(6));
     world.now += Duration::from_secs(25);
     let report = world.check();
     assert!(report.latencies.keys().all(|id| [1, 2, 3, 6].contains(id)), "{report:?}");
-    assert_eq!((world.asked("192.0.2.4:3478"), world.asked("192.0.2.5:3478")), (0, 0));
-    assert!(world.asked("192.0.2.6:3478") > 0);
+    assert_eq!((world.requests("192.0.2.4:3478"), world.requests("192.0.2.5:3478")), (0, 0));
+    assert!(world.requests("192.0.2.6:3478") > 0);
     world.now += FULL_EVERY;
     world.check();
-    assert!(world.asked("192.0.2.4:3478") > 0, "all of them after five minutes");
+    assert!(world.requests("192.0.2.4:3478") > 0, "all of them after five minutes");
 }
 
 #[test]
-fn a_lost_request_is_repeated_and_the_home_does_not_vanish_by_three() {
+fn lost_requests_are_repeated_and_three_losses_do_not_hide_the_home() {
     let mut world = six();
     world.netcheck.set_families(Families { v4: true, v6: false });
     world.check();
@@ -145,7 +145,7 @@ fn a_lost_request_is_repeated_and_the_home_does_not_vanish_by_three() {
 }
 
 #[test]
-fn a_nat_that_gives_each_server_another_port_is_told() {
+fn symmetric_nat_is_reported() {
     let mut world = six();
     world.servers.get_mut(&addr("192.0.2.2:3478")).unwrap().1 = addr("198.51.100.1:7");
     let report = world.check();
@@ -157,7 +157,7 @@ fn a_nat_that_gives_each_server_another_port_is_told() {
 }
 
 #[test]
-fn blocked_udp_is_noticed_after_three_seconds_and_tcp_is_measured() {
+fn blocked_udp_is_detected_after_three_seconds_and_tcp_is_measured() {
     let mut world = six();
     world.servers.clear();
     world.tcp = (1..=6).map(|id| (id, Some(u64::from(id) * 10).filter(|_| id > 4))).collect();
@@ -173,7 +173,7 @@ fn blocked_udp_is_noticed_after_three_seconds_and_tcp_is_measured() {
 }
 
 #[test]
-fn relays_with_a_name_only_wait_until_it_was_looked_up() {
+fn relays_without_addresses_wait_for_the_look_up() {
     let map = map([(7, vec![node("relay.example", "", "none")])]);
     let server = addr("192.0.2.7:3478");
     let mut world = World::new(&map, [(server, (20, addr(OWN)))].into());
@@ -181,7 +181,7 @@ fn relays_with_a_name_only_wait_until_it_was_looked_up() {
     assert_eq!(world.netcheck.poll_transmit(world.now), None);
     assert_eq!(world.netcheck.poll_timeout(), Some(world.now + STUN_TIMEOUT), "nothing to do");
     assert_eq!(world.netcheck.poll_lookup().as_deref(), Some("relay.example"));
-    assert_eq!(world.netcheck.poll_lookup(), None, "asked once");
+    assert_eq!(world.netcheck.poll_lookup(), None, "requests once");
     world.now += Duration::from_millis(500);
     world.netcheck.handle_address("relay.example", vec![server.ip()]);
     let report = world.check();
@@ -194,23 +194,23 @@ fn relays_with_a_name_only_wait_until_it_was_looked_up() {
 }
 
 #[test]
-fn a_family_that_a_relay_or_the_machine_has_not_is_not_asked() {
+fn missing_address_families_are_not_probed() {
     let nodes = vec![node("192.0.2.9", "", "none")];
     let mut world = World::new(&map([(1, nodes)]), BTreeMap::new());
     world.check();
-    assert!(!world.asked.is_empty() && world.asked.iter().all(|server| server.is_ipv4()));
+    assert!(!world.requests.is_empty() && world.requests.iter().all(|server| server.is_ipv4()));
     let mut world = six();
     world.netcheck.set_families(Families { v4: false, v6: true });
     world.check();
-    assert!(!world.asked.is_empty() && world.asked.iter().all(|server| server.is_ipv6()));
+    assert!(!world.requests.is_empty() && world.requests.iter().all(|server| server.is_ipv6()));
     let no_stun = DerpNode { stun_port: -1, ..node("", "192.0.2.1", "") };
     let mut world = World::new(&map([(1, vec![no_stun])]), BTreeMap::new());
     world.check();
-    assert!(world.asked.is_empty());
+    assert!(world.requests.is_empty());
 }
 
 #[test]
-fn an_answer_that_was_not_asked_for_is_passed_over() {
+fn unexpected_answer_is_ignored() {
     let mut world = six();
     let stray = stun::response([9; 12], addr(OWN));
     assert!(!world.netcheck.handle_stun_response(&stray, world.now));
@@ -224,7 +224,7 @@ fn an_answer_that_was_not_asked_for_is_passed_over() {
 }
 
 #[test]
-fn the_coordinator_is_told_in_tailscales_words() {
+fn net_info_has_the_json_of_tailscale() {
     let info = six().check().net_info(Some(1), true);
     let info = serde_json::to_value(info).unwrap();
     assert_eq!(info["MappingVariesByDestIP"], false);
@@ -235,7 +235,7 @@ fn the_coordinator_is_told_in_tailscales_words() {
 }
 
 #[test]
-fn the_next_check_is_due_after_20_to_26_seconds() {
+fn next_check_is_due_after_20_to_26_seconds() {
     let mut world = six();
     world.check();
     let wait = world.netcheck.due() - world.now;
@@ -243,7 +243,7 @@ fn the_next_check_is_due_after_20_to_26_seconds() {
 }
 
 #[test]
-fn servers_at_addresses_of_this_machine_are_asked_for_a_coordinator_on_it_alone() {
+fn servers_on_loopback_are_probed_only_for_a_local_coordinator() {
     let by = |ipv4: &str, ipv6: &str, test_ip: &str| DerpNode {
         stun_test_ip: test_ip.into(),
         ..node("relay.example", ipv4, ipv6)
@@ -272,24 +272,24 @@ fn servers_at_addresses_of_this_machine_are_asked_for_a_coordinator_on_it_alone(
         let found = ["127.0.0.1", "::1"].map(|text| text.parse().unwrap()).to_vec();
         world.netcheck.handle_address("relay.example", found);
         world.check();
-        let asked: BTreeSet<SocketAddr> = world.asked.iter().copied().collect();
+        let requests: BTreeSet<SocketAddr> = world.requests.iter().copied().collect();
         let expected: &[&str] = match is_here {
             false => &["192.0.2.1:3478"],
             true => &["127.0.0.1:3478", "192.0.2.1:3478", "[::1]:3478", "[::ffff:127.0.0.1]:3478"],
         };
         let expected: BTreeSet<SocketAddr> = expected.iter().map(|text| addr(text)).collect();
-        assert_eq!(asked, expected);
+        assert_eq!(requests, expected);
     }
 }
 
 #[test]
-fn a_server_that_sees_this_machine_at_an_address_of_itself_is_not_believed() {
+fn reflexive_address_on_loopback_is_ignored() {
     for own in ["127.0.0.1:631", "169.254.169.254:80", "224.0.0.251:5353", "[::1]:631"] {
         let mut world = six();
         world.servers.values_mut().for_each(|(_, seen)| *seen = addr(own));
         let report = world.check();
         assert_eq!((report.udp, &report.reflexive_addresses[..]), (false, &[][..]), "{own}");
-        let asked = |at: &SocketAddr| *at == addr(own);
-        assert!(!world.asked.iter().any(asked), "{own}: {:?}", world.asked);
+        let requests = |at: &SocketAddr| *at == addr(own);
+        assert!(!world.requests.iter().any(requests), "{own}: {:?}", world.requests);
     }
 }

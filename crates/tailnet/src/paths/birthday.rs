@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_pair_at_a_time_tries_and_there_is_a_rest_between() {
+    fn only_one_attempt_is_active_and_the_next_one_waits() {
         let (mut slot, now) = (BirthdaySlot::default(), BIRTHDAY_TIMEOUT);
         let [one, other] = [1, 2].map(|key| NodePublic([key; 32]));
         assert!(slot.begin(one, now) && !slot.begin(other, now));

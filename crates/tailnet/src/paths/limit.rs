@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_and_then_one_each_interval() {
+    fn burst_is_admitted_and_then_one_per_interval() {
         let second = Duration::from_secs(1);
         let mut limit = Limit::default();
         let mut admitted =

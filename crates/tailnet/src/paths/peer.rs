@@ -236,7 +236,7 @@ impl Peer {
         match ping.to {
             Path::Relay(_) => {
                 self.relay.latency = Some(latency);
-                self.handle_relay_answer(ping.at, cx);
+                self.handle_relay_pong(ping.at, cx);
             }
             Path::PeerRelay { at, vni } => self.prove_relayed(at, vni, latency, cx),
             Path::Auxiliary { number, .. } => self.prove_auxiliary(number, latency, cx),
@@ -453,7 +453,7 @@ impl Peer {
 
     /// Returns the region of the peer: its home, or the region of the last packet if the home relay
     /// reported it absent.
-    fn known_region(&self, now: Duration) -> Option<u16> {
+    fn confirmed_region(&self, now: Duration) -> Option<u16> {
         let Relay { home, received, .. } = self.relay;
         if self.is_away(now) { received.or(home) } else { home.or(received) }
     }
@@ -461,7 +461,7 @@ impl Peer {
     /// Returns the region of the peer; if unknown, our home, which may also be that of the peer.
     fn region(&self, cx: &Context<'_>) -> Option<u16> {
         let guess = cx.own.home.filter(|_| !self.is_away(cx.now));
-        self.known_region(cx.now).or(guess)
+        self.confirmed_region(cx.now).or(guess)
     }
 
     /// Returns the region of the peer, if its relays are reachable.

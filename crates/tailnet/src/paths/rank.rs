@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_path_is_the_faster_the_nearer_and_ipv6() {
+    fn faster_nearer_and_ipv6_paths_are_better() {
         let far = rank("203.0.113.1:1", 20.0);
         for (better, worse) in [
             (rank("203.0.113.2:1", 15.0), far),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_path_is_not_left_for_a_little() {
+    fn settled_path_is_not_replaced_by_a_slightly_better_one() {
         let (used, faster) = (rank("203.0.113.1:1", 20.0), rank("203.0.113.2:1", 18.9));
         assert!(faster.replaces(used, false));
         assert!(!faster.replaces(used, true));

@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_value_is_read_back(
             control: bool, disco: bool, number in 0..=Vni::MAX, behind: Vec<u8>
         ) {
             let protocol = if disco { Protocol::Disco } else { Protocol::WireGuard };
@@ -134,7 +134,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_what_would_be_written(datagram: [u8; GENEVE_LEN], len in 0..=8usize) {
+        fn read_header_is_written_unchanged(datagram: [u8; GENEVE_LEN], len in 0..=8usize) {
             if let Some(header) = Geneve::read(&datagram[..len]) {
                 prop_assert_eq!(&header.bytes()[..], &datagram[..len]);
             }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_those_of_tailscale() {
+    fn headers_match_those_of_tailscale() {
         // From geneve_test.go: a control header of disco, and one of WireGuard.
         for (bytes, control, protocol, number) in [
             ([0, 0x80, 0x7a, 0x11, 1, 2, 3, 0], true, Protocol::Disco, 0x01_0203),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_of_wireguard_stun_or_disco_begins_with_one() {
+    fn wireguard_stun_and_disco_datagrams_have_no_header() {
         let data = [4, 0, 0, 0, 1, 2, 3, 0];
         let stun = [0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
         let disco = *b"TS\xf0\x9f\x92\xac12";
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_more_than_24_bits_is_none() {
+    fn vni_of_more_than_24_bits_is_refused() {
         assert_eq!(Vni::new(1 << 24), None);
         assert_eq!(Vni::new(Vni::MAX).map(Vni::get), Some(Vni::MAX));
     }

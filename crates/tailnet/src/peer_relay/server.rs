@@ -38,8 +38,8 @@ const SECRET_LIFETIME: Duration = Duration::from_secs(120);
 /// The time between two searches for expired endpoints.
 const SWEEP: Duration = Duration::from_secs(5);
 /// The maximum number of endpoints, and of those that one client requested: 1 KiB each.
-const MOST: usize = 4096;
-const MOST_OF_ONE: usize = 1024;
+const MAX_ENDPOINTS: usize = 4096;
+const MAX_PER_CLIENT: usize = 1024;
 
 /// The endpoints of a relay.
 pub struct Server {
@@ -129,8 +129,8 @@ struct Secrets {
 impl fmt::Display for AllocateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::BadClients => "an endpoint is for two different nodes, and not for the relay",
-            Self::Full => "there are as many endpoints as may be",
+            Self::BadClients => "an endpoint needs two different nodes other than the relay",
+            Self::Full => "the maximum number of endpoints is reached",
         })
     }
 }
@@ -173,7 +173,7 @@ impl Server {
         if clients[0] == clients[1] || clients.iter().any(is_bad) {
             return Err(AllocateError::BadClients);
         }
-        if self.sweep.is_some_and(|at| at <= now) || self.sessions.len() >= MOST {
+        if self.sweep.is_some_and(|at| at <= now) || self.sessions.len() >= MAX_ENDPOINTS {
             self.remove_ended(now);
         }
         let there = self.by_clients.get(&clients).copied();
@@ -202,7 +202,7 @@ impl Server {
         }
         let of_one =
             self.sessions.values().filter(|session| session.requested_by == requested_by).count();
-        if self.sessions.len() >= MOST || of_one >= MOST_OF_ONE {
+        if self.sessions.len() >= MAX_ENDPOINTS || of_one >= MAX_PER_CLIENT {
             return Err(AllocateError::Full);
         }
         // Numbers are used in turn, so that each is reused late (RFC 6056 section 3.3.1).

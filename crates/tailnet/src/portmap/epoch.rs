@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_goes_on_as_time_does() {
+    fn epoch_continues_if_it_matches_the_elapsed_time() {
         let before = Epoch::new(1000, Duration::from_secs(50));
         for (seconds, now, continues) in [
             (1000, 50, true),

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_those_of_the_rfcs() {
+    fn requests_match_the_rfcs() {
         let client = Ipv4Addr::new(192, 168, 0, 2);
         let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 0, 2];
         let map = Request::PcpMap {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_no_responses() {
+    fn requests_are_not_read_as_responses() {
         let client = Ipv4Addr::LOCALHOST;
         let all = [
             Request::PcpAnnounce { client },
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_of_tcp_or_of_ipv6_is_refused() {
+    fn mapping_for_tcp_or_ipv6_is_refused() {
         let response = Response::PcpMap {
             nonce: Nonce([1; 12]),
             internal: 1,
@@ -365,13 +365,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_response_is_read_as_it_was_written(response in responses()) {
+        fn response_is_read_back(response in responses()) {
             let bytes = response.to_bytes();
             prop_assert_eq!(Response::read(&bytes), Some(response));
         }
 
         #[test]
-        fn a_response_that_is_cut_is_refused_or_tells_nothing(response in responses()) {
+        fn truncated_response_is_refused_or_harmless(response in responses()) {
             let bytes = response.to_bytes();
             for len in 0..bytes.len() {
                 let read = Response::read(&bytes[..len]);

@@ -125,7 +125,7 @@ fn seconds(count: u64) -> Duration {
 const HERE: SocketAddrV4 = SocketAddrV4::new(OUTSIDE, PORT);
 
 #[test]
-fn a_gateway_is_asked_by_the_best_that_it_speaks() {
+fn best_supported_protocol_is_used() {
     use Speaks::{No, Refuses, Yes};
     for (pcp, nat_pmp, expected) in [
         (Yes, Yes, Some(Protocol::Pcp)),
@@ -148,7 +148,7 @@ fn a_gateway_is_asked_by_the_best_that_it_speaks() {
 }
 
 #[test]
-fn a_port_is_mapped_within_one_round_trip() {
+fn port_is_mapped_within_one_round_trip() {
     let mut rig = Rig::new(Speaks::Yes, Speaks::Yes);
     rig.run(ROUND_TRIP);
     assert_eq!(rig.mapping(), Some((Protocol::Pcp, HERE)));
@@ -157,7 +157,7 @@ fn a_port_is_mapped_within_one_round_trip() {
 }
 
 #[test]
-fn nat_pmp_does_not_wait_long_for_pcp_that_says_nothing() {
+fn nat_pmp_starts_soon_if_pcp_does_not_answer() {
     let mut mapper = Mapper::new(Nonce([9; 12]));
     let mut gateway = Gateway::new(Speaks::No, Speaks::Yes);
     mapper.start(PLACE, Duration::ZERO);
@@ -176,7 +176,7 @@ fn nat_pmp_does_not_wait_long_for_pcp_that_says_nothing() {
 }
 
 #[test]
-fn a_mapping_is_renewed_at_half_its_lifetime_where_it_is() {
+fn mapping_is_renewed_at_half_its_lifetime_with_the_same_port() {
     for speaks in [[Speaks::Yes, Speaks::No], [Speaks::No, Speaks::Yes]] {
         let mut rig = Rig::new(speaks[0], speaks[1]);
         rig.run(seconds(1));
@@ -193,7 +193,7 @@ fn a_mapping_is_renewed_at_half_its_lifetime_where_it_is() {
 }
 
 #[test]
-fn a_gateway_that_was_started_again_maps_again() {
+fn restarted_gateway_gets_a_new_request() {
     let other = Ipv4Addr::new(203, 0, 113, 7);
     for speaks in [[Speaks::Yes, Speaks::No], [Speaks::No, Speaks::Yes]] {
         for address in [OUTSIDE, other] {
@@ -214,7 +214,7 @@ fn a_gateway_that_was_started_again_maps_again() {
 }
 
 #[test]
-fn checks_that_come_often_cost_little() {
+fn frequent_checks_send_few_datagrams() {
     let mut rig = Rig::new(Speaks::Yes, Speaks::Yes);
     rig.run(seconds(1));
     let heard = rig.gateway.heard;
@@ -226,7 +226,7 @@ fn checks_that_come_often_cost_little() {
 }
 
 #[test]
-fn silence_and_refusals_are_left_alone_for_ever_longer() {
+fn pauses_after_silence_and_refusals_grow() {
     for speaks in [Speaks::No, Speaks::Refuses] {
         let mut rig = Rig::new(speaks, speaks);
         rig.run(seconds(10));
@@ -244,7 +244,7 @@ fn silence_and_refusals_are_left_alone_for_ever_longer() {
 }
 
 #[test]
-fn a_gateway_that_fell_silent_has_the_mapping_until_it_expires() {
+fn mapping_of_a_silent_gateway_stays_until_it_expires() {
     let mut rig = Rig::new(Speaks::Yes, Speaks::Yes);
     rig.run(seconds(1));
     (rig.gateway.pcp, rig.gateway.nat_pmp) = (Speaks::No, Speaks::No);
@@ -259,7 +259,7 @@ fn a_gateway_that_fell_silent_has_the_mapping_until_it_expires() {
 }
 
 #[test]
-fn a_check_that_is_not_answered_holds_up_no_renewal() {
+fn unanswered_check_does_not_delay_the_renewal() {
     let mut rig = Rig::new(Speaks::Yes, Speaks::Yes);
     rig.run(seconds(3599));
     rig.gateway.pcp = Speaks::No;
@@ -280,7 +280,7 @@ fn a_check_that_is_not_answered_holds_up_no_renewal() {
 }
 
 #[test]
-fn a_gateway_that_refuses_to_renew_is_asked_otherwise() {
+fn other_protocol_is_tried_after_a_refused_renewal() {
     let mut rig = Rig::new(Speaks::Yes, Speaks::Yes);
     rig.run(seconds(1));
     rig.gateway.pcp = Speaks::Refuses;
@@ -292,7 +292,7 @@ fn a_gateway_that_refuses_to_renew_is_asked_otherwise() {
 }
 
 #[test]
-fn who_leaves_releases_the_mapping() {
+fn stop_deletes_the_mapping() {
     for speaks in [[Speaks::Yes, Speaks::No], [Speaks::No, Speaks::Yes]] {
         let mut rig = Rig::new(speaks[0], speaks[1]);
         rig.run(seconds(1));
@@ -306,7 +306,7 @@ fn who_leaves_releases_the_mapping() {
 }
 
 #[test]
-fn what_was_not_asked_for_changes_nothing() {
+fn unexpected_response_changes_nothing() {
     let mut mapper = Mapper::new(Nonce([9; 12]));
     let now = Duration::from_secs(1);
     let map = |nonce, internal| Response::PcpMap {
@@ -332,7 +332,7 @@ fn what_was_not_asked_for_changes_nothing() {
 }
 
 #[test]
-fn a_mapping_that_leads_nowhere_is_none() {
+fn mapping_to_an_unusable_address_is_refused() {
     for address in [[0, 0, 0, 0], [127, 0, 0, 1], [169, 254, 1, 1], [224, 0, 0, 1], [255; 4]] {
         for speaks in [[Speaks::Yes, Speaks::No], [Speaks::No, Speaks::Yes]] {
             let mut rig = Rig::new(speaks[0], speaks[1]);
@@ -348,7 +348,7 @@ fn a_mapping_that_leads_nowhere_is_none() {
 }
 
 #[test]
-fn a_nonce_is_of_the_key_and_tells_nothing_of_it() {
+fn nonce_is_derived_from_the_key_and_hides_it() {
     let key = |byte| DiscoKey::new(Box::new(zeroize::Zeroizing::new([byte; 32])));
     assert!(Nonce::of(&key(1)) == Nonce::of(&key(1)));
     assert!(Nonce::of(&key(1)) != Nonce::of(&key(2)));
@@ -377,7 +377,7 @@ fn answers() -> impl Strategy<Value = Response> {
 
 proptest! {
     #[test]
-    fn whatever_a_gateway_says_it_hears_little(
+    fn requests_to_any_gateway_are_limited(
         answers in proptest::collection::vec(answers(), 1..40),
         checks: bool,
     ) {

@@ -16,7 +16,7 @@ pub const LONGEST_ANSWER: usize = 2048;
 pub const LONGEST_TEXT: usize = 64 << 10;
 
 /// The most elements and attributes in an XML text. A router's description has a few hundred.
-const MOST_NODES: u32 = 10_000;
+const MAX_NODES: u32 = 10_000;
 /// The longest path of a URL, in bytes.
 const LONGEST_PATH: usize = 512;
 
@@ -246,7 +246,7 @@ pub fn read_refusal(answer: &str) -> Option<Refusal> {
 }
 
 fn parse(text: &str) -> Option<Document<'_>> {
-    let options = ParsingOptions { nodes_limit: MOST_NODES, ..ParsingOptions::default() };
+    let options = ParsingOptions { nodes_limit: MAX_NODES, ..ParsingOptions::default() };
     let text = text.trim_start().trim_end_matches('\0');
     if text.len() > LONGEST_TEXT {
         return None;

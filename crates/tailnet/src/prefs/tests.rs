@@ -8,7 +8,7 @@ fn edits(value: Value) -> MaskedPrefs {
 }
 
 #[test]
-fn only_what_is_marked_as_set_is_edited() {
+fn only_fields_marked_as_set_are_edited() {
     let old = Prefs { hostname: "old".into(), shields_up: true, ..Prefs::new() };
     let edits = edits(json!({
         "Hostname": "new", "HostnameSet": true,
@@ -25,7 +25,7 @@ fn only_what_is_marked_as_set_is_edited() {
 }
 
 #[test]
-fn what_is_set_but_left_out_is_empty() {
+fn absent_field_marked_as_set_becomes_empty() {
     let old = Prefs { operator_user: "ann".into(), ..Prefs::new() };
     let edits = edits(json!({"OperatorUserSet": true, "NoStatefulFilteringSet": true}));
     let new = old.edited(&edits).unwrap();
@@ -34,7 +34,7 @@ fn what_is_set_but_left_out_is_empty() {
 }
 
 #[test]
-fn the_login_and_the_daemons_own_are_not_for_others_to_set() {
+fn login_and_internal_preferences_cannot_be_set() {
     let login = Some(Login { node_id: "n1".into(), ..Login::default() });
     let old = Prefs { login: login.clone(), ..Prefs::new() };
     let new = old.edited(&edits(json!({"Config": null, "HostnameSet": true}))).unwrap();
@@ -50,7 +50,7 @@ fn the_login_and_the_daemons_own_are_not_for_others_to_set() {
 }
 
 #[test]
-fn a_value_of_a_wrong_type_changes_nothing() {
+fn value_of_a_wrong_type_changes_nothing() {
     for (name, value) in [
         ("Hostname", json!(1)),
         ("AdvertiseRoutes", json!(["10.0.0.0/33"])),
@@ -64,7 +64,7 @@ fn a_value_of_a_wrong_type_changes_nothing() {
 }
 
 #[test]
-fn what_linerate_does_not_do_is_refused_by_its_flag() {
+fn unsupported_preference_is_refused_with_its_flag() {
     assert!(Prefs::new().check().is_ok());
     for (name, value, text) in [
         ("RunSSH", json!(true), "--ssh"),
@@ -82,7 +82,7 @@ fn what_linerate_does_not_do_is_refused_by_its_flag() {
 
 proptest! {
     #[test]
-    fn edits_of_any_shape_are_refused_or_give_preferences(
+    fn random_edits_are_refused_or_applied(
         at in 0..NAMES.len(), value in any_json(), set in any_json(), other in any_json(),
     ) {
         let name = NAMES[at];
@@ -113,7 +113,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 #[test]
-fn preferences_are_their_own_text_and_each_of_them_can_be_set() {
+fn preferences_are_unchanged_after_serialization_and_can_be_set() {
     let prefs = Prefs::new();
     let text = serde_json::to_value(&prefs).unwrap();
     assert_eq!(text["ExitNodeIP"], "");
@@ -127,7 +127,7 @@ fn preferences_are_their_own_text_and_each_of_them_can_be_set() {
 }
 
 #[test]
-fn the_key_of_a_coordinator_is_forgotten_where_another_is_joined() {
+fn coordinator_key_is_removed_when_the_url_changes() {
     let (one, other) = (MachinePublic([1; 32]), MachinePublic([2; 32]));
     let mut prefs = Prefs::new();
     prefs.set_coordinator("https://a.test".into(), Some(one));

@@ -54,8 +54,8 @@ impl<'a> Lans<'a> {
         let named = named.join(", ");
         (!named.is_empty()).then(|| {
             format!(
-                "addresses of the tailnet are in networks of this machine, which are reached \
-                 instead: {named}{more}"
+                "addresses of the tailnet are also in networks of this machine, which have \
+                 precedence: {named}{more}"
             )
         })
     }

@@ -34,7 +34,7 @@ fn allowed(settings: &Settings, id: u8) -> Vec<String> {
 }
 
 #[test]
-fn networks_of_peers_are_theirs_only_where_they_are_accepted() {
+fn networks_of_peers_are_used_only_if_routes_are_accepted() {
     let nets = json!({"AllowedIPs": ["100.64.0.2/32", "10.0.0.0/8", "0.0.0.0/0", "::/0"]});
     let map =
         map(json!({"Node": node(1, json!({})), "Peers": [node(2, nets), node(3, json!({}))]}));
@@ -53,9 +53,9 @@ fn networks_of_peers_are_theirs_only_where_they_are_accepted() {
 }
 
 #[test]
-fn nothing_leaves_beside_an_exit_node_that_is_not_there() {
+fn missing_exit_node_blocks_other_traffic() {
     let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))]}));
-    for (id, problem) in [("s9", "not in the network"), ("s2", "n2.tail.net is no exit node")] {
+    for (id, problem) in [("s9", "not in the network"), ("s2", "n2.tail.net is not an exit node")] {
         let settings = made(&map, &Prefs { exit_node_id: id.into(), ..Prefs::new() });
         assert!(settings.host.exit, "{id}");
         assert!(settings.problems[0].contains(problem), "{:?}", settings.problems);
@@ -63,7 +63,7 @@ fn nothing_leaves_beside_an_exit_node_that_is_not_there() {
 }
 
 #[test]
-fn a_peer_whose_key_has_expired_is_none() {
+fn peer_with_expired_key_is_removed() {
     let expired = json!({"KeyExpiry": "2020-01-01T00:00:00Z"});
     let never = json!({"KeyExpiry": "0001-01-01T00:00:00Z"});
     let said = json!({"Expired": true});
@@ -76,7 +76,7 @@ fn a_peer_whose_key_has_expired_is_none() {
 }
 
 #[test]
-fn a_peers_key_expires_by_the_coordinators_clock() {
+fn peer_key_expires_by_the_coordinators_clock() {
     let expires = json!({"KeyExpiry": "2030-01-01T00:00:00Z"});
     for (time, peers) in [("2027-01-15T08:00:00Z", 1), ("2031-01-01T00:00:00Z", 0)] {
         let map = map(json!({
@@ -87,7 +87,7 @@ fn a_peers_key_expires_by_the_coordinators_clock() {
 }
 
 #[test]
-fn a_node_that_may_not_relay_for_peers_does_not() {
+fn node_attribute_disables_the_peer_relay() {
     for (caps, port) in [(json!({}), Some(0)), (json!({"disable-relay-server": null}), None)] {
         let map = map(json!({"Node": node(1, json!({"CapMap": caps}))}));
         let prefs = Prefs { relay_server_port: Some(0), ..Prefs::new() };
@@ -96,7 +96,7 @@ fn a_node_that_may_not_relay_for_peers_does_not() {
 }
 
 #[test]
-fn a_peer_that_nobody_signs_has_no_capability() {
+fn unsigned_peer_has_no_capability() {
     let grant = json!([{"Dsts": ["100.64.0.1/32"], "Caps": [MAY_ALLOCATE]}]);
     for (more, is_granted) in [(json!({}), true), (json!({"UnsignedPeerAPIOnly": true}), false)] {
         let map = map(json!({
@@ -110,7 +110,7 @@ fn a_peer_that_nobody_signs_has_no_capability() {
 }
 
 #[test]
-fn peers_that_speak_wireguard_alone_are_left_out_and_named() {
+fn wireguard_only_peers_are_ignored_and_reported() {
     let alone = |id| node(id, json!({"IsWireGuardOnly": true}));
     let peers: Vec<Value> = (2..9).map(alone).chain([node(9, json!({}))]).collect();
     let settings = made(&map(json!({"Node": node(1, json!({})), "Peers": peers})), &Prefs::new());
@@ -120,7 +120,7 @@ fn peers_that_speak_wireguard_alone_are_left_out_and_named() {
 }
 
 #[test]
-fn names_go_by_this_node_for_its_domains_or_for_all() {
+fn host_uses_this_node_for_its_domains_or_all_names() {
     let with = |dns: Value| map(json!({"Node": node(1, json!({})), "DNSConfig": dns}));
     let wish = |dns: Value| made(&with(dns), &Prefs::new()).host.names;
     assert_eq!(wish(json!({})), None);
@@ -140,7 +140,7 @@ fn names_go_by_this_node_for_its_domains_or_for_all() {
 }
 
 #[test]
-fn servers_that_cannot_be_asked_leave_names_to_this_machines_own_and_are_reported() {
+fn unsupported_servers_are_reported_and_replaced_by_the_hosts() {
     const HTTPS: &str = "https://dns.example/abc";
     let with = |dns: Value| {
         let map = map(json!({"Node": node(1, json!({})), "DNSConfig": dns}));
@@ -166,7 +166,7 @@ fn servers_that_cannot_be_asked_leave_names_to_this_machines_own_and_are_reporte
         let suffixes: Vec<&str> = split.names.routes.iter().map(|(name, _)| &**name).collect();
         let is_refused = server == "127.0.0.1";
         assert_eq!(suffixes.contains(&"corp."), is_refused, "{server}");
-        assert!(suffixes.contains(&"here."), "this node alone has_interface");
+        assert!(suffixes.contains(&"here."), "only this node answers");
     }
     let mixed = with(json!({"Proxied": true, "Resolvers": [{"Addr": HTTPS}, {"Addr": "9.9.9.9"}]}));
     assert_eq!(mixed.names.defaults, [dns::Resolver::Plain("9.9.9.9:53".parse().unwrap())]);
@@ -175,7 +175,7 @@ fn servers_that_cannot_be_asked_leave_names_to_this_machines_own_and_are_reporte
 }
 
 #[test]
-fn a_network_of_this_machine_wins_over_addresses_of_the_tailnet_in_it() {
+fn local_network_has_precedence_over_tailnet_addresses_in_it() {
     let with_v6 = |id: u8| {
         let both = [format!("100.64.0.{id}/32"), format!("fd7a:115c:a1e0::{id}/128")];
         node(id, json!({"Addresses": both, "AllowedIPs": both}))
@@ -221,7 +221,7 @@ fn a_network_of_this_machine_wins_over_addresses_of_the_tailnet_in_it() {
 }
 
 #[test]
-fn where_there_is_tailnet_lock_and_its_keys_are_not_known_nobody_is_believed() {
+fn all_peers_are_rejected_if_tailnet_lock_is_on_without_keys() {
     let map = map(
         json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))], "TKAInfo": {"Head": "x"}}),
     );
@@ -230,7 +230,7 @@ fn where_there_is_tailnet_lock_and_its_keys_are_not_known_nobody_is_believed() {
 }
 
 #[test]
-fn a_peer_that_nobody_signs_has_its_own_addresses_alone() {
+fn unsigned_peer_has_only_its_own_addresses() {
     let unsigned = json!({
         "UnsignedPeerAPIOnly": true,
         "AllowedIPs": ["100.64.0.2/32", "100.64.0.9/32", "10.0.0.0/8", "0.0.0.0/0", "::/0"],
@@ -241,7 +241,7 @@ fn a_peer_that_nobody_signs_has_its_own_addresses_alone() {
 }
 
 #[test]
-fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
+fn addresses_of_this_machine_and_public_addresses_are_refused() {
     let greedy = json!({
         "Addresses": ["100.64.0.2/32", "8.8.8.8/32", "192.168.1.1/32", "127.0.0.1/32", "10.7.0.2/32"],
     });
@@ -272,7 +272,7 @@ fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
 }
 
 #[test]
-fn a_new_agent_tells_all_even_if_there_is_nobody() {
+fn first_peers_update_is_complete_even_without_peers() {
     let none = Settings::default();
     assert_eq!(none.peers_update(Some(&none)), None);
     let all = ToDataPlane::Peers { complete: true, changed: vec![], removed: vec![] };
@@ -289,7 +289,7 @@ fn a_new_agent_tells_all_even_if_there_is_nobody() {
 }
 
 #[test]
-fn tailnet_lock_lets_in_whose_key_is_signed() {
+fn tailnet_lock_accepts_only_peers_with_signed_keys() {
     let chains: Value = serde_json::from_str(include_str!("../../tests/tka/vectors.json")).unwrap();
     let bytes = |text: &Value| base16ct::lower::decode_vec(text.as_str().unwrap()).unwrap();
     let authority = Authority::bootstrap(&bytes(&chains[0]["Checkpoint"])).unwrap();
@@ -322,7 +322,7 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
 }
 
 #[test]
-fn where_the_keys_that_were_kept_cannot_be_read_nobody_is_believed() {
+fn all_peers_are_rejected_if_the_stored_keys_are_damaged() {
     let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))]}));
     let tka = TkaStatus::Damaged;
     let environment = Environment { now: NOW, has_interface: true, tka, ..Environment::default() };
@@ -330,7 +330,7 @@ fn where_the_keys_that_were_kept_cannot_be_read_nobody_is_believed() {
 }
 
 #[test]
-fn a_coordinator_elsewhere_names_no_resolver_on_this_machine() {
+fn remote_coordinator_cannot_name_a_local_resolver() {
     let map = map(json!({"Node": node(1, json!({})), "DNSConfig": {
         "Proxied": true,
         "Resolvers": [{"Addr": "127.0.0.1"}, {"Addr": "9.9.9.9"}],
@@ -357,7 +357,7 @@ fn a_coordinator_elsewhere_names_no_resolver_on_this_machine() {
 }
 
 #[test]
-fn addresses_of_a_range_that_the_user_named_are_accepted_of_this_node_and_its_peers() {
+fn addresses_in_configured_ranges_are_accepted() {
     let addressed = |address: &str| json!({"Addresses": [address], "AllowedIPs": [address]});
     let map = map(json!({
         "Node": node(1, addressed("203.0.113.1/32")),

@@ -41,8 +41,7 @@ pub(super) fn excluded(
         TkaStatus::Unknown if map.tka().is_none() => return Excluded::Some(HashMap::new()),
         TkaStatus::Unknown => {
             problems.push(
-                "tailnet lock is on, and its keys are not known here: all peers are left out"
-                    .into(),
+                "tailnet lock is on, but its keys are not known: all peers are rejected".into(),
             );
             return Excluded::All;
         }
@@ -56,16 +55,17 @@ pub(super) fn excluded(
     let told = told.filter_map(|peer| Some((peer, refused.get(&peer.key)?)));
     for (number, (peer, why)) in told.enumerate() {
         if number == MAX_REPORTED {
-            problems.push("tailnet lock keeps more peers out".into());
+            problems.push("tailnet lock rejects more peers".into());
             break;
         }
         let name = peer.name.trim_end_matches('.');
-        problems.push(format!("tailnet lock keeps {name} out, by its key's signature: {why}"));
+        problems
+            .push(format!("tailnet lock rejects {name}, because of its key's signature: {why}"));
     }
     if authority.check(&own.key, &key_signature(own)).is_err() {
         problems.push(format!(
-            "tailnet lock: peers keep this node out until its key is signed, by `tailscale lock sign \
-             {} {own_key}` on a node that may",
+            "tailnet lock: peers reject this node until its key is signed: run `tailscale lock sign \
+             {} {own_key}` on a node with a trusted key",
             own.key
         ));
     }

@@ -11,7 +11,7 @@ use super::{
     key::{ED25519, Key, KeyId},
     private_key::{PUBLIC, SHOWN, TkaKey},
     signature::NodeSignature,
-    state::{MOST_KEYS, State},
+    state::{MAX_KEYS, State},
     sync::base64,
     update::{Kind, Update},
 };
@@ -102,7 +102,7 @@ impl Authority {
             let update = Update::by(by, Some(parent), kind);
             update.check(state)?;
             state.apply(&update)?;
-            if state.keys.len() > MOST_KEYS {
+            if state.keys.len() > MAX_KEYS {
                 return Err(VerifyError::TooManyKeys);
             }
             parent = update.hash();
@@ -136,7 +136,7 @@ impl Authority {
         wrapping: &[u8],
     ) -> Result<Vec<u8>, VerifyError> {
         if !self.trusts(&by.id()) {
-            return Err(VerifyError::NoSuchKey);
+            return Err(VerifyError::UntrustedKey);
         }
         if !matches!(wrapping.len(), 0 | 32) {
             return Err(DecodeError::Key.into());

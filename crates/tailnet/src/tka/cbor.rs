@@ -13,7 +13,7 @@ use super::DecodeError;
 /// The deepest nesting (`tka/tka.go`, `cborDecOpts`): a signature that was renewed 15 times.
 const DEEPEST: usize = 16;
 /// The maximum number of items in a list.
-const MOST_ITEMS: usize = 4096;
+const MAX_ITEMS: usize = 4096;
 /// The limit of the library: one level more than allowed, because it counts inner values.
 const RECURSION: usize = 2 * DEEPEST;
 
@@ -95,7 +95,7 @@ impl Fields {
     /// Removes a field with a list.
     pub fn list(&mut self, key: u8) -> Result<Vec<Value>, DecodeError> {
         let list = |value: Value| match value {
-            Value::Array(items) if items.len() <= MOST_ITEMS => Ok(items),
+            Value::Array(items) if items.len() <= MAX_ITEMS => Ok(items),
             _ => Err(DecodeError::Field),
         };
         Ok(self.take(key).map(list).transpose()?.unwrap_or_default())

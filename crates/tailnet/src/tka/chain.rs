@@ -9,17 +9,17 @@ use super::{
 };
 
 /// The number of updates above which old ones are removed.
-const MANY: usize = 256;
+const COMPACT_ABOVE: usize = 256;
 /// The minimum number of recent updates that stay (`tka/limits.go`, `CompactionDefaults`).
-const LAST: usize = 24;
+const MIN_RECENT: usize = 24;
 /// The maximum number of stored updates, which limits searches (`tka/limits.go`,
 /// `maxScanIterations`).
-pub(super) const MOST: usize = 2000;
+pub(super) const MAX_UPDATES: usize = 2000;
 /// The maximum size of the stored updates in bytes, as [`weight`] counts them. A new node gets all
 /// of them in one answer.
-pub const MOST_BYTES: usize = 2 << 20;
+pub const MAX_BYTES: usize = 2 << 20;
 /// The memory of one note in addition to its text.
-const NOTE: usize = 128;
+const NOTE_MEMORY: usize = 128;
 
 /// The stored updates: a tree whose root is a checkpoint.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl Chain {
         let parent =
             update.parent.filter(|parent| self.has(parent)).ok_or(VerifyError::NoParent)?;
         let bytes = self.bytes + weight(&update);
-        if self.updates.len() >= MOST || bytes > MOST_BYTES {
+        if self.updates.len() >= MAX_UPDATES || bytes > MAX_BYTES {
             return Err(VerifyError::TooMany);
         }
         self.bytes = bytes;
@@ -131,9 +131,9 @@ impl Chain {
 
     /// If there are many updates, removes those before a checkpoint and their branches.
     pub fn compact(&mut self, path: &[UpdateHash]) {
-        let settled = path.len().saturating_sub(LAST);
+        let settled = path.len().saturating_sub(MIN_RECENT);
         let newest = path[..settled].iter().rev().find(|hash| self.is_checkpoint(hash));
-        if let (Some(&oldest), true) = (newest, self.updates.len() > MANY) {
+        if let (Some(&oldest), true) = (newest, self.updates.len() > COMPACT_ABOVE) {
             let (mut kept, mut next) = (BTreeSet::new(), vec![oldest]);
             while let Some(hash) = next.pop() {
                 next.extend(self.children(&hash));
@@ -149,7 +149,7 @@ impl Chain {
 
 /// Returns the size of an update: its encoding, and the memory of its notes.
 fn weight(update: &Update) -> usize {
-    update.text().len() + NOTE * update.notes()
+    update.text().len() + NOTE_MEMORY * update.notes()
 }
 
 #[cfg(test)]
@@ -192,12 +192,15 @@ mod tests {
     }
 
     #[test]
-    fn short_updates_are_bounded_by_their_number_and_long_ones_by_their_bytes() {
+    fn short_updates_are_limited_by_number_and_long_ones_by_size() {
         let (number, bytes) = taken(|_| Kind::Nothing(3));
-        assert!(number == MOST && bytes < MOST_BYTES / 4, "{number} updates of {bytes} bytes");
+        assert!(
+            number == MAX_UPDATES && bytes < MAX_BYTES / 4,
+            "{number} updates of {bytes} bytes"
+        );
         let (number, bytes) = taken(|number| Kind::Checkpoint(state(512, number, 0)));
-        assert!(number < MOST && bytes <= MOST_BYTES, "{number} updates of {bytes} bytes");
-        assert!(bytes > MOST_BYTES - (64 << 10), "{bytes} bytes");
+        assert!(number < MAX_UPDATES && bytes <= MAX_BYTES, "{number} updates of {bytes} bytes");
+        assert!(bytes > MAX_BYTES - (64 << 10), "{bytes} bytes");
         let (with_notes, _) = taken(|number| Kind::Checkpoint(state(512, number, 32)));
         assert!(with_notes < number / 20, "{with_notes} updates with notes, {number} without");
     }

@@ -123,7 +123,7 @@ pub enum TkaCommandError {
     /// The coordinator listed an invalid signature, or one by another key.
     BadSignature,
     /// Another node made an update at the same time.
-    Moved,
+    Conflict,
 }
 
 impl fmt::Display for TkaCommandError {
@@ -131,16 +131,18 @@ impl fmt::Display for TkaCommandError {
         match self {
             Self::LoggedOut => f.write_str("the node is not logged in"),
             Self::IsOff => f.write_str("tailnet lock is not on"),
-            Self::IsOn => f.write_str("tailnet lock is on already"),
+            Self::IsOn => f.write_str("tailnet lock is already on"),
             // The command `tailscale lock` looks for these words.
             Self::NotTrusted => f.write_str("this node is not trusted by Tailnet Lock"),
             Self::WrongSecret => f.write_str("incorrect disablement secret"),
             Self::Refused(why) => why.fmt(f),
             Self::BadAnswer => f.write_str("the coordinator's answer cannot be read"),
             Self::BadSignature => f.write_str(
-                "the coordinator names a signature that is not valid, or of another key",
+                "the coordinator listed a signature that is not valid, or by another key",
             ),
-            Self::Moved => f.write_str("others have changed tailnet lock meanwhile: try again"),
+            Self::Conflict => {
+                f.write_str("another node changed tailnet lock at the same time: try again")
+            }
         }
     }
 }
@@ -296,7 +298,7 @@ impl PendingCommand {
                 let answer: SendResponse = read(text)?;
                 match answer.head == head.to_string() {
                     true => Ok(CommandStep::Done(Value::Null)),
-                    false => Err(TkaCommandError::Moved),
+                    false => Err(TkaCommandError::Conflict),
                 }
             }
             Waiting::Nodes => {

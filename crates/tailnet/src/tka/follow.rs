@@ -17,7 +17,7 @@ use super::{
     Authority, VerifyError,
     sync::{
         BOOTSTRAP_PATH, BootstrapResponse, OFFER_PATH, OfferResponse, Requester, SEND_PATH,
-        SendResponse, Step, step,
+        SendResponse, Step, next_step,
     },
 };
 use crate::{control::backoff::Backoff, messages::TkaInfo};
@@ -67,7 +67,7 @@ pub enum SyncError {
     /// The coordinator reports that it is off, without a valid secret.
     NoSecret,
     /// The coordinator has other updates, and does not send them.
-    Apart,
+    Diverged,
 }
 
 impl fmt::Display for SyncError {
@@ -76,14 +76,14 @@ impl fmt::Display for SyncError {
             Self::NoAnswer(why) => write!(f, "its updates cannot be fetched: {why}"),
             Self::BadAnswer => f.write_str("the coordinator's answer cannot be read"),
             Self::Refused(why) => {
-                write!(f, "an update from the coordinator is refused, and changes nothing: {why}")
+                write!(f, "an update from the coordinator is rejected: {why}")
             }
             Self::NoSecret => f.write_str(
-                "it stays on, though the coordinator says no more that it is: a valid disablement \
-                 secret alone turns it off",
+                "it stays on, although the coordinator reports that it is off: only a valid disablement \
+                 secret turns it off",
             ),
-            Self::Apart => f.write_str(
-                "the coordinator has other updates than this node, and does not pass them on",
+            Self::Diverged => f.write_str(
+                "the coordinator has other updates than this node, and does not send them",
             ),
         }
     }
@@ -175,17 +175,17 @@ impl Follower {
         self.retry = None;
         let known = self.known.authority();
         let is_confirmed = input.tka.is_some_and(|tka| self.confirmed.as_ref() == Some(&tka.head));
-        match step(input.tka, known) {
-            Step::Update if !is_confirmed => self.request_updates(input.requester),
-            Step::Nothing | Step::Update => {
+        match next_step(input.tka, known) {
+            Step::FetchUpdates if !is_confirmed => self.request_updates(input.requester),
+            Step::Nothing | Step::FetchUpdates => {
                 self.failure = None;
                 self.failures.reset();
                 None
             }
-            Step::Begin => {
+            Step::FetchCheckpoint => {
                 self.request(Waiting::Checkpoint, BOOTSTRAP_PATH, &input.requester.bootstrap(None))
             }
-            Step::Disable => {
+            Step::FetchSecret => {
                 let request = input.requester.bootstrap(known);
                 self.request(Waiting::Secret, BOOTSTRAP_PATH, &request)
             }
@@ -221,13 +221,13 @@ impl Follower {
         let Some(waiting) = self.waiting.take_if(|_| number == self.number) else {
             return (false, None);
         };
-        let taken = answer.map_err(SyncError::NoAnswer).and_then(|text| match waiting {
+        let outcome = answer.map_err(SyncError::NoAnswer).and_then(|text| match waiting {
             Waiting::Checkpoint => self.handle_checkpoint(text, input.requester),
             Waiting::Secret => self.handle_secret(text),
             Waiting::Updates => self.handle_updates(text, input.requester),
             Waiting::Head => self.handle_head(text, input.tka),
         });
-        match taken {
+        match outcome {
             Ok((changed, Some(request))) => (changed, Some(request)),
             Ok((changed, None)) => (changed, self.poll_request(input)),
             Err(failure) => {
@@ -239,7 +239,7 @@ impl Follower {
     }
 
     /// The coordinator is trusted here, once, because there is no other source.
-    fn handle_checkpoint(&mut self, text: &[u8], requester: Requester) -> Taken {
+    fn handle_checkpoint(&mut self, text: &[u8], requester: Requester) -> Outcome {
         let answer: BootstrapResponse = read(text)?;
         let authority = Authority::bootstrap(&answer.checkpoint).map_err(SyncError::Refused)?;
         self.known = LocalAuthority::Trusted(Box::new(authority));
@@ -247,7 +247,7 @@ impl Follower {
         Ok((true, self.request_updates(requester)))
     }
 
-    fn handle_secret(&mut self, text: &[u8]) -> Taken {
+    fn handle_secret(&mut self, text: &[u8]) -> Outcome {
         let secret = read::<BootstrapResponse>(text)?.disablement_secret;
         let known = self.known.authority();
         let is_valid = |known: &Authority| !secret.is_empty() && known.is_disabled_by(&secret);
@@ -258,7 +258,7 @@ impl Follower {
         Ok((true, None))
     }
 
-    fn handle_updates(&mut self, text: &[u8], requester: Requester) -> Taken {
+    fn handle_updates(&mut self, text: &[u8], requester: Requester) -> Outcome {
         let answer: OfferResponse = read(text)?;
         let LocalAuthority::Trusted(authority) = &mut self.known else { return Ok((false, None)) };
         let (before, missing_at_coordinator) =
@@ -269,11 +269,11 @@ impl Follower {
         Ok((changed, self.request(Waiting::Head, SEND_PATH, &request)))
     }
 
-    fn handle_head(&mut self, text: &[u8], input: Option<&TkaInfo>) -> Taken {
+    fn handle_head(&mut self, text: &[u8], input: Option<&TkaInfo>) -> Outcome {
         let answer: SendResponse = read(text)?;
         let head = self.known.authority().map(|known| known.head().to_string());
         if head.as_ref() != Some(&answer.head) {
-            return Err(SyncError::Apart);
+            return Err(SyncError::Diverged);
         }
         self.confirmed = input.map(|tka| tka.head.clone());
         Ok((false, None))
@@ -281,7 +281,7 @@ impl Follower {
 }
 
 /// Whether the copy changed, and the next request.
-type Taken = Result<(bool, Option<SyncRequest>), SyncError>;
+type Outcome = Result<(bool, Option<SyncRequest>), SyncError>;
 
 fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, SyncError> {
     serde_json::from_slice(text).map_err(|_| SyncError::BadAnswer)

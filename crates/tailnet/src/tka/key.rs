@@ -11,11 +11,11 @@ use super::{
 /// Ed25519, the only kind.
 pub(super) const ED25519: u8 = 1;
 /// The maximum number of votes of a key.
-const MOST_VOTES: u64 = 4096;
+const MAX_VOTES: u64 = 4096;
 /// The maximum size of a key's notes in bytes.
-const MOST_NOTES: usize = 512;
+const MAX_NOTES: usize = 512;
 /// The maximum number of notes of a key. Each needs 100 bytes of memory in addition to its text.
-const MOST_NAMES: usize = 32;
+const MAX_NAMES: usize = 32;
 
 /// The ID of a key: the Ed25519 public key.
 pub type KeyId = [u8; 32];
@@ -43,8 +43,8 @@ impl Key {
     }
 
     pub fn is_valid(&self) -> bool {
-        let is_short = |notes: &Texts| notes.len() <= MOST_NOTES && notes.all().len() <= MOST_NAMES;
-        (1..=MOST_VOTES).contains(&self.votes) && self.notes.as_ref().is_none_or(is_short)
+        let is_short = |notes: &Texts| notes.len() <= MAX_NOTES && notes.all().len() <= MAX_NAMES;
+        (1..=MAX_VOTES).contains(&self.votes) && self.notes.as_ref().is_none_or(is_short)
     }
 
     pub fn value(&self) -> Value {

@@ -20,7 +20,7 @@ pub(super) const SHOWN: &str = "tlpub:";
 const CREDENTIAL: &str = "--TL";
 /// The maximum number of nested signatures, including the outer one, so that another one around it
 /// can be decoded.
-const MOST_INSIDE: usize = 15;
+const MAX_INSIDE: usize = 15;
 
 /// A node's own tailnet-lock key.
 #[derive(Clone)]
@@ -85,10 +85,10 @@ impl TkaKey {
             nodes.push(&at.node);
             at = nested;
         }
-        if nodes.len() < MOST_INSIDE {
+        if nodes.len() < MAX_INSIDE {
             return signature;
         }
-        let kept = nodes.into_iter().take(MOST_INSIDE - 1).rev();
+        let kept = nodes.into_iter().take(MAX_INSIDE - 1).rev();
         kept.fold(at.clone(), |inner, node| signed(node.clone(), inner, &self.0))
     }
 }

@@ -149,7 +149,7 @@ impl NodeSignature {
         let signer = match &self.kind {
             Kind::Direct | Kind::Credential => {
                 let key = <&KeyId>::try_from(&self.signer[..]).ok().and_then(|id| state.key(id));
-                &key.ok_or(VerifyError::NoSuchKey)?.id
+                &key.ok_or(VerifyError::UntrustedKey)?.id
             }
             Kind::Rotation(nested) => nested
                 .wrapping()

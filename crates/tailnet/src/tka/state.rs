@@ -11,9 +11,9 @@ use super::{
 };
 
 /// The maximum number of keys in a checkpoint.
-pub(super) const MOST_KEYS: usize = 512;
+pub(super) const MAX_KEYS: usize = 512;
 /// The maximum number of disablement hashes in a checkpoint.
-const MOST_DISABLERS: usize = 32;
+const MAX_DISABLERS: usize = 32;
 /// The salt of the disablement hash (`DisablementKDF`), and its cost: KiB of memory, passes, lanes.
 const SALT: &[u8] = b"tailscale network-lock disablement salt";
 const COST: (u32, u32, u32) = (16 << 10, 4, 4);
@@ -40,9 +40,9 @@ impl State {
             (fields.number(4)?.unwrap_or_default(), fields.number(5)?.unwrap_or_default());
         fields.end()?;
         let is_valid = parent.is_none()
-            && (1..=MOST_DISABLERS).contains(&disablement_hashes.len())
+            && (1..=MAX_DISABLERS).contains(&disablement_hashes.len())
             && are_different(disablement_hashes.iter())
-            && (1..=MOST_KEYS).contains(&keys.len())
+            && (1..=MAX_KEYS).contains(&keys.len())
             && are_different(keys.iter().map(|key| &key.id));
         let state = Self { keys, disablement_hashes, numbers };
         if is_valid { Ok(state) } else { Err(DecodeError::Checkpoint) }
@@ -68,15 +68,15 @@ impl State {
     /// Applies a verified update that follows this state.
     pub fn apply(&mut self, update: &Update) -> Result<(), VerifyError> {
         match &update.kind {
-            Kind::Add(key) if self.key(&key.id).is_some() => return Err(VerifyError::KeyIsThere),
+            Kind::Add(key) if self.key(&key.id).is_some() => return Err(VerifyError::DuplicateKey),
             Kind::Add(key) => self.keys.push(key.clone()),
             Kind::Remove(id) => {
                 let at = self.keys.iter().position(|key| key.id == *id);
-                self.keys.remove(at.ok_or(VerifyError::NoSuchKey)?);
+                self.keys.remove(at.ok_or(VerifyError::UntrustedKey)?);
             }
             Kind::Change { id, votes, notes } => {
                 let key = self.keys.iter_mut().find(|key| key.id == *id);
-                let key = key.ok_or(VerifyError::NoSuchKey)?;
+                let key = key.ok_or(VerifyError::UntrustedKey)?;
                 let mut changed = key.clone();
                 changed.votes = votes.unwrap_or(key.votes);
                 changed.notes = notes.clone().or(changed.notes);
@@ -123,7 +123,7 @@ mod tests {
     };
 
     #[test]
-    fn a_checkpoint_of_another_chain_is_refused() {
+    fn checkpoint_of_another_chain_is_refused() {
         let signer = TkaKey::new(&[1; 32]);
         let key = Key { id: signer.id(), votes: 1, notes: None };
         let of =

@@ -20,9 +20,9 @@ pub const OFFER_PATH: &str = "/machine/tka/sync/offer";
 pub const SEND_PATH: &str = "/machine/tka/sync/send";
 
 /// How far back ancestors are listed, in updates.
-const FURTHEST: usize = 400;
+const MAX_DISTANCE: usize = 400;
 /// The distance of the first ancestors, and the factor for the next distances.
-const APART: (usize, usize) = (4, 4);
+const ANCESTOR_DISTANCE: (usize, usize) = (4, 4);
 
 /// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,22 +30,22 @@ pub enum Step {
     /// None.
     Nothing,
     /// Request the first checkpoint.
-    Begin,
+    FetchCheckpoint,
     /// Request the disablement secret. Nothing else turns tailnet lock off.
-    Disable,
+    FetchSecret,
     /// Request updates.
-    Update,
+    FetchUpdates,
 }
 
 /// Returns the next action for the state in the map and this node's authority.
-pub fn step(said: Option<&TkaInfo>, known: Option<&Authority>) -> Step {
-    let said = said.filter(|lock| !lock.disabled && !lock.head.is_empty());
-    match (said, known) {
+pub fn next_step(announced: Option<&TkaInfo>, known: Option<&Authority>) -> Step {
+    let announced = announced.filter(|lock| !lock.disabled && !lock.head.is_empty());
+    match (announced, known) {
         (None, None) => Step::Nothing,
-        (Some(_), None) => Step::Begin,
-        (None, Some(_)) => Step::Disable,
+        (Some(_), None) => Step::FetchCheckpoint,
+        (None, Some(_)) => Step::FetchSecret,
         (Some(lock), Some(known)) if lock.head == known.head().to_string() => Step::Nothing,
-        (Some(_), Some(_)) => Step::Update,
+        (Some(_), Some(_)) => Step::FetchUpdates,
     }
 }
 
@@ -169,7 +169,7 @@ impl OfferResponse {
     /// here.
     pub fn missing_at_coordinator(&self, known: &Authority) -> Vec<Vec<u8>> {
         let ancestors = self.ancestors.iter().flatten().filter_map(|text| text.parse().ok());
-        let ancestors: Vec<UpdateHash> = ancestors.take(FURTHEST).collect();
+        let ancestors: Vec<UpdateHash> = ancestors.take(MAX_DISTANCE).collect();
         let missing = |head| known.missing_updates(&head, &ancestors);
         self.head.parse().ok().and_then(missing).unwrap_or_default()
     }
@@ -178,8 +178,8 @@ impl OfferResponse {
 impl Authority {
     /// Returns some ancestors of the head at increasing distances, and the oldest update.
     pub fn ancestors(&self) -> Vec<UpdateHash> {
-        let (mut ancestors, (mut apart, times)) = (Vec::new(), APART);
-        let back = self.path.iter().rev().enumerate().take(FURTHEST);
+        let (mut ancestors, (mut apart, times)) = (Vec::new(), ANCESTOR_DISTANCE);
+        let back = self.path.iter().rev().enumerate().take(MAX_DISTANCE);
         for (number, hash) in back.skip(1) {
             if number % apart == 0 {
                 ancestors.push(*hash);

@@ -155,7 +155,7 @@ impl Update {
         }
         let hash = self.signed_hash();
         for (id, signature) in &self.signatures {
-            let key = state.key(id).ok_or(VerifyError::NoSuchKey)?;
+            let key = state.key(id).ok_or(VerifyError::UntrustedKey)?;
             if !has_signed(&key.id, &hash, signature) {
                 return Err(VerifyError::BadSignature);
             }

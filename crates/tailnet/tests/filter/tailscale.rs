@@ -152,7 +152,7 @@ fn is_jailed(peers: &[Node], address: IpAddr) -> bool {
 }
 
 #[test]
-fn random_rules_peers_and_packets_have_the_verdicts_of_tailscales_filter() {
+fn verdicts_match_tailscales_filter_for_random_rules_peers_and_packets() {
     let Some(oracle) = Oracle::start() else { return };
     let (oracle, verdicts) = (RefCell::new(oracle), RefCell::new([0u32; 4]));
     let mut runner = TestRunner::new(ProptestConfig::default());

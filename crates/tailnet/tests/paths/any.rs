@@ -268,7 +268,7 @@ impl Any {
 
 proptest! {
     #[test]
-    fn whatever_happens_is_bounded_and_comes_to_rest(
+    fn random_events_have_bounded_effects_and_end_idle(
         steps in proptest::collection::vec(any_step(), 0..120),
     ) {
         let mut any = Any {

@@ -34,7 +34,7 @@ fn pace(calls: &[Duration]) -> usize {
 }
 
 #[test]
-fn a_pair_of_which_one_port_varies_meets_by_chance_within_fifteen_seconds() {
+fn pair_with_one_varying_port_connects_within_15_seconds() {
     let mut times = Vec::new();
     for seed in 0..60 {
         for pair in [PAIR, [PAIR[1], PAIR[0]], [Nat::SYMMETRIC, Nat::NO_INPUT_DROP]] {
@@ -49,12 +49,12 @@ fn a_pair_of_which_one_port_varies_meets_by_chance_within_fifteen_seconds() {
     }
     times.sort();
     let [p50, p95] = [50, 95].map(|part| times[times.len() * part / 100]);
-    println!("by birthday: p50 {p50:?}, p95 {p95:?}, worst {:?}", times.last());
+    println!("birthday probing: p50 {p50:?}, p95 {p95:?}, worst {:?}", times.last());
     assert!(p50 <= 7 * SECOND && p95 <= 12 * SECOND, "p50 {p50:?}, p95 {p95:?}");
 }
 
 #[test]
-fn a_pair_that_has_met_stays_met_while_it_talks_and_a_while_longer() {
+fn found_path_stays_while_data_flows_and_for_a_while_after() {
     for seed in 0..6 {
         let (mut world, took) = time_to_meet(seed, PAIR, 20 * SECOND);
         assert!(took.is_some());
@@ -78,7 +78,7 @@ fn a_pair_that_has_met_stays_met_while_it_talks_and_a_while_longer() {
 }
 
 #[test]
-fn a_path_by_chance_that_dies_is_left_for_the_relay_and_its_socket_closed() {
+fn dead_probed_path_is_replaced_by_the_relay_and_its_socket_closed() {
     for seed in 0..6 {
         let (mut world, took) = time_to_meet(seed, PAIR, 20 * SECOND);
         assert!(took.is_some());
@@ -97,7 +97,7 @@ fn a_path_by_chance_that_dies_is_left_for_the_relay_and_its_socket_closed() {
 }
 
 #[test]
-fn a_pair_that_chance_cannot_help_tries_seldom() {
+fn unsuitable_pair_rarely_probes() {
     for seed in 0..4 {
         for pair in [[Nat::SYMMETRIC; 2], [Nat::SYMMETRIC, Nat::UDP_BLOCKED]] {
             let plan = Plan { birthday: true, pace: SECOND / 2, ..Plan::new(seed) };
@@ -116,7 +116,7 @@ fn a_pair_that_chance_cannot_help_tries_seldom() {
 }
 
 #[test]
-fn a_stock_peer_is_asked_and_nothing_is_opened_for_it() {
+fn stock_peer_gets_a_request_and_no_sockets_are_opened() {
     for seed in 0..4 {
         let plan = Plan { birthday: true, stock: true, ..Plan::new(seed) };
         let mut world = World::new(plan, PAIR);
@@ -129,7 +129,7 @@ fn a_stock_peer_is_asked_and_nothing_is_opened_for_it() {
 }
 
 #[test]
-fn where_it_is_not_wanted_nobody_is_asked() {
+fn no_requests_are_sent_if_probing_is_disabled() {
     let mut world = World::new(Plan::new(1), PAIR);
     world.hosts[0].talks = true;
     world.run_for(60 * SECOND);

@@ -86,7 +86,7 @@ fn prove(paths: &mut Paths, at: SocketAddr, now: Duration) {
 }
 
 #[test]
-fn a_thousand_idle_peers_are_free() {
+fn thousand_idle_peers_have_no_cost() {
     let mut paths = paths();
     for number in 0..1_000_u32 {
         let mut key = [0; 32];
@@ -104,7 +104,7 @@ fn a_thousand_idle_peers_are_free() {
 }
 
 #[test]
-fn an_unknown_key_and_a_wrong_pair_of_keys_are_not_listened_to() {
+fn unknown_keys_and_wrong_key_pairs_are_ignored() {
     let mut paths = with_peer(vec![]);
     events(&mut paths);
     let stranger = DiscoPublic([7; 32]);
@@ -128,7 +128,7 @@ fn an_unknown_key_and_a_wrong_pair_of_keys_are_not_listened_to() {
 }
 
 #[test]
-fn a_ping_is_answered_to_where_it_came_from_and_once() {
+fn ping_is_answered_once_to_its_source() {
     let mut paths = with_peer(vec![]);
     paths.handle_disco(DISCO, udp(addr(1)), &ping(1), START);
     let sent = transmits(&mut paths);
@@ -148,7 +148,7 @@ fn a_ping_is_answered_to_where_it_came_from_and_once() {
 }
 
 #[test]
-fn a_flood_of_pings_is_answered_in_part_and_takes_no_memory() {
+fn flood_of_pings_is_answered_partly_without_memory_growth() {
     let mut paths = with_peer(vec![]);
     for number in 0..10_000_u32 {
         let now = START + MS * (number / 10);
@@ -161,7 +161,7 @@ fn a_flood_of_pings_is_answered_in_part_and_takes_no_memory() {
 }
 
 #[test]
-fn a_call_with_many_addresses_is_followed_in_part() {
+fn addresses_of_a_long_call_are_pinged_partly() {
     let mut paths = with_peer(vec![]);
     let mut all = 0;
     for number in 0..1_000_u32 {
@@ -177,7 +177,7 @@ fn a_call_with_many_addresses_is_followed_in_part() {
 }
 
 #[test]
-fn addresses_that_lead_nowhere_are_no_candidates() {
+fn unusable_addresses_are_not_candidates() {
     let mut paths = with_peer(vec![]);
     let nowhere = [
         "[fe80::1]:41641",
@@ -205,7 +205,7 @@ fn addresses_that_lead_nowhere_are_no_candidates() {
 }
 
 #[test]
-fn a_path_is_proven_by_the_pong_of_its_own_ping_alone() {
+fn path_is_proven_only_by_the_pong_of_its_own_ping() {
     let mut paths = with_peer(vec![]);
     events(&mut paths);
     paths.handle_disco(DISCO, udp(addr(1)), &ping(1), START);
@@ -224,7 +224,7 @@ fn a_path_is_proven_by_the_pong_of_its_own_ping_alone() {
 }
 
 #[test]
-fn nodes_that_share_a_disco_key_are_told_apart() {
+fn nodes_with_the_same_disco_key_are_distinguished() {
     let mut paths = with_peer(vec![]);
     let thief = NodePublic([2; 32]);
     paths.set_peer(thief, &info(vec![]), START);
@@ -234,7 +234,7 @@ fn nodes_that_share_a_disco_key_are_told_apart() {
 }
 
 #[test]
-fn stale_endpoints_are_found_out_before_a_call_which_waits_a_second() {
+fn call_waits_a_second_for_fresh_endpoints() {
     let is_call = |sent: &Transmit| matches!(sent.message, Message::CallMeMaybe { .. });
     for (age, asks) in [(26, false), (28, true)] {
         let mut paths = with_peer(vec![addr(1)]);
@@ -273,7 +273,7 @@ fn answer_by_relay(paths: &mut Paths, now: Duration) {
 }
 
 #[test]
-fn a_peer_that_does_not_hear_its_calls_is_called_again_and_seldom_pinged() {
+fn unconfirmed_calls_are_repeated_and_pings_are_rare() {
     let mut paths = with_peer(vec![addr(1)]);
     let [mut calls, mut pings] = [0, 0];
     for step in 0..6_000 {
@@ -294,7 +294,7 @@ fn a_peer_that_does_not_hear_its_calls_is_called_again_and_seldom_pinged() {
 }
 
 #[test]
-fn an_address_is_not_tried_again_within_five_seconds_but_for_a_call() {
+fn address_is_not_pinged_again_within_five_seconds_without_a_call() {
     let mut paths = with_peer(vec![addr(1)]);
     paths.handle_wireguard(PEER, SENT, START);
     answer_by_relay(&mut paths, START + MS);
@@ -319,7 +319,7 @@ fn an_address_is_not_tried_again_within_five_seconds_but_for_a_call() {
 }
 
 #[test]
-fn an_initiation_that_the_relay_lost_is_repeated_when_a_path_is_proven() {
+fn lost_initiation_is_repeated_when_a_path_is_proven() {
     for lost in [true, false] {
         let mut paths = with_peer(vec![addr(1)]);
         paths.handle_wireguard(PEER, SENT, START);
@@ -337,7 +337,7 @@ fn an_initiation_that_the_relay_lost_is_repeated_when_a_path_is_proven() {
 }
 
 #[test]
-fn a_path_that_answers_pings_and_carries_no_data_gives_way_to_the_relay() {
+fn path_that_answers_pings_without_data_is_replaced_by_the_relay() {
     let mut paths = with_peer(vec![addr(1)]);
     prove(&mut paths, addr(1), START);
     paths.handle_stale(PEER, START + 8 * SECOND);
@@ -353,7 +353,7 @@ fn a_path_that_answers_pings_and_carries_no_data_gives_way_to_the_relay() {
 }
 
 #[test]
-fn a_new_path_is_not_to_blame_for_what_the_one_before_lost() {
+fn new_path_is_not_blamed_for_losses_of_the_previous_one() {
     let direct = Some(Path::Direct(addr(1)));
     for answered in [true, false] {
         let mut paths = with_peer(vec![addr(1)]);
@@ -376,7 +376,7 @@ fn a_new_path_is_not_to_blame_for_what_the_one_before_lost() {
 }
 
 #[test]
-fn a_peer_that_is_not_at_home_is_reached_where_it_was_heard() {
+fn absent_peer_is_reached_through_the_region_it_sent_from() {
     let mut paths = with_peer(vec![]);
     events(&mut paths);
     let elsewhere = Via::Relay { region: 5, from: PEER };
@@ -390,7 +390,7 @@ fn a_peer_that_is_not_at_home_is_reached_where_it_was_heard() {
 }
 
 #[test]
-fn a_peer_whose_home_is_not_known_is_looked_for_in_ours() {
+fn peer_with_unknown_home_is_reached_through_ours() {
     let mut paths = paths();
     paths.set_home(Some(3), START);
     paths.set_peer(PEER, &PeerInfo { home: None, ..info(vec![addr(1)]) }, START);
@@ -403,7 +403,7 @@ fn a_peer_whose_home_is_not_known_is_looked_for_in_ours() {
 }
 
 #[test]
-fn where_its_relay_cannot_be_connected_a_peer_is_tried_where_it_was() {
+fn peer_without_relay_uses_its_last_address() {
     let mut paths = with_peer(vec![addr(1)]);
     let told = |path| Event::UsePath { peer: PEER, path: Some(path) };
     assert_eq!(events(&mut paths), [told(Path::Relay(1))]);
@@ -416,7 +416,7 @@ fn where_its_relay_cannot_be_connected_a_peer_is_tried_where_it_was() {
 }
 
 #[test]
-fn a_first_path_starts_the_handshake_that_waits_for_it() {
+fn first_path_starts_the_waiting_handshake() {
     for wanted in [false, true] {
         let mut paths = paths();
         paths.set_peer(PEER, &PeerInfo { home: None, ..info(vec![]) }, START);
@@ -432,7 +432,7 @@ fn a_first_path_starts_the_handshake_that_waits_for_it() {
 }
 
 #[test]
-fn a_user_pings_the_path_that_data_takes() {
+fn user_ping_uses_the_data_path() {
     let mut paths = with_peer(vec![]);
     assert_eq!(paths.ping(NodePublic([7; 32]), START), None);
     let number = paths.ping(PEER, START).unwrap();

@@ -23,7 +23,7 @@ fn relayed(world: &World) -> bool {
 }
 
 #[test]
-fn the_relay_is_used_at_once_and_data_never_waits() {
+fn relay_is_used_at_once_and_data_never_waits() {
     for seed in 0..50 {
         let mut world = World::new(Plan::new(seed), [Nat::SYMMETRIC; 2]);
         for (at, host) in world.hosts.iter().enumerate() {
@@ -36,7 +36,7 @@ fn the_relay_is_used_at_once_and_data_never_waits() {
 }
 
 #[test]
-fn lost_pings_tear_down_no_path_that_carries_data() {
+fn lost_pings_do_not_end_a_path_that_carries_data() {
     for seed in 0..50 {
         let mut world = talking(seed, [Nat::PORT_RESTRICTED; 2]);
         world.loses_disco = true;
@@ -48,7 +48,7 @@ fn lost_pings_tear_down_no_path_that_carries_data() {
 }
 
 #[test]
-fn a_path_is_kept_though_it_loses_a_third_of_all() {
+fn path_survives_a_loss_of_one_third() {
     for seed in 0..50 {
         let mut world = talking(seed, [Nat::PORT_RESTRICTED; 2]);
         world.network.set_link(Link { loss: 3_333, ..world.plan.link });
@@ -60,7 +60,7 @@ fn a_path_is_kept_though_it_loses_a_third_of_all() {
 
 /// The agent may take this long to read a large map on a busy machine.
 #[test]
-fn a_stall_costs_no_path_and_a_path_that_is_cut_meanwhile_is_left_after_it() {
+fn path_survives_a_stall_and_a_cut_during_it_is_detected_afterwards() {
     for seed in 0..50 {
         let mut world = talking(seed, [Nat::PORT_RESTRICTED; 2]);
         world.network.set_link(CUT);
@@ -78,7 +78,7 @@ fn a_stall_costs_no_path_and_a_path_that_is_cut_meanwhile_is_left_after_it() {
 }
 
 #[test]
-fn one_way_traffic_keeps_its_path_and_leaves_it_when_it_is_cut() {
+fn one_way_traffic_retains_its_path_until_it_is_cut() {
     for seed in 0..50 {
         let mut world = talking(seed, [Nat::PORT_RESTRICTED; 2]);
         world.hosts[1].answers = false;
@@ -95,7 +95,7 @@ fn one_way_traffic_keeps_its_path_and_leaves_it_when_it_is_cut() {
 }
 
 #[test]
-fn a_path_that_is_cut_in_silence_is_left_within_three_seconds_and_found_again() {
+fn silently_cut_path_is_left_within_three_seconds_and_found_again() {
     for seed in 0..200 {
         let mut world = talking(seed, [Nat::PORT_RESTRICTED, Nat::NO_INPUT_DROP]);
         world.hosts[1].talks = true;
@@ -116,7 +116,7 @@ fn a_path_that_is_cut_in_silence_is_left_within_three_seconds_and_found_again() 
 }
 
 #[test]
-fn a_path_that_was_cut_for_long_is_found_within_a_round() {
+fn path_after_a_long_cut_is_found_within_a_round() {
     for seed in 0..20 {
         let mut world = talking(seed, [Nat::NO_INPUT_DROP; 2]);
         world.network.set_link(CUT);
@@ -128,7 +128,7 @@ fn a_path_that_was_cut_for_long_is_found_within_a_round() {
 }
 
 #[test]
-fn a_host_that_moves_is_found_again_and_data_goes_on() {
+fn moved_host_is_found_again_and_data_continues() {
     for seed in 0..40 {
         for other in [Nat::PORT_RESTRICTED, Nat::NO_INPUT_DROP, Nat::SYMMETRIC] {
             let mut world = talking(seed, [Nat::ADDRESS_RESTRICTED, other]);
@@ -142,7 +142,7 @@ fn a_host_that_moves_is_found_again_and_data_goes_on() {
 
 /// Packets that a host sends before it notices that it moved leave an entry in the peer's NAT.
 #[test]
-fn a_box_without_an_input_drop_is_passed_again_a_minute_after_a_move() {
+fn nat_without_input_drop_is_passed_a_minute_after_a_move() {
     for seed in 0..100 {
         let mut world = talking(seed, [Nat::PORT_RESTRICTED, Nat::NO_INPUT_DROP]);
         move_host(&mut world, Nat::PORT_RESTRICTED);
@@ -181,7 +181,7 @@ fn longest_silence(world: &mut World) -> Duration {
 }
 
 #[test]
-fn a_mapping_lives_while_its_host_talks_and_is_made_again_after_a_pause() {
+fn mapping_lives_while_data_flows_and_is_recreated_after_a_pause() {
     let nat = Nat { timeouts: Timeouts::outbound(20 * SECOND), ..Nat::PORT_RESTRICTED };
     for seed in 0..50 {
         let mut world = talking(seed, [nat; 2]);
@@ -200,7 +200,7 @@ fn a_mapping_lives_while_its_host_talks_and_is_made_again_after_a_pause() {
 }
 
 #[test]
-fn what_is_idle_has_no_timer_and_says_nothing() {
+fn idle_host_has_no_timer_and_sends_nothing() {
     for seed in 0..20 {
         let mut world = talking(seed, [Nat::PORT_RESTRICTED, Nat::FULL_CONE]);
         world.hosts[0].talks = false;
@@ -215,7 +215,7 @@ fn what_is_idle_has_no_timer_and_says_nothing() {
 }
 
 #[test]
-fn both_restart_and_are_direct_again() {
+fn both_hosts_restart_and_get_a_direct_path_again() {
     for seed in 0..50 {
         for boxes in [[Nat::PORT_RESTRICTED; 2], [Nat::NO_INPUT_DROP; 2]] {
             let mut world = talking(seed, boxes);
@@ -229,7 +229,7 @@ fn both_restart_and_are_direct_again() {
 }
 
 #[test]
-fn a_peer_that_restarts_is_shaken_hands_with_at_once() {
+fn restarted_peer_gets_a_handshake_at_once() {
     let mut world = talking(1, [Nat::PORT_RESTRICTED; 2]);
     world.hosts[0].events.clear();
     world.restart(1);
@@ -241,7 +241,7 @@ fn a_peer_that_restarts_is_shaken_hands_with_at_once() {
 }
 
 #[test]
-fn without_a_relay_a_known_endpoint_is_enough() {
+fn known_endpoint_is_sufficient_without_a_relay() {
     let mut world = World::new(Plan::new(1), [Nat::PORT_RESTRICTED, Nat::FULL_CONE]);
     world.relay_works = false;
     world.plan.map_is_whole = true;

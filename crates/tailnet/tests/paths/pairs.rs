@@ -52,7 +52,7 @@ fn time_to_direct(plan: Plan, pair: [Nat; 2], within: Duration) -> Option<Durati
 }
 
 #[test]
-fn a_pair_gets_direct_if_theory_says_so_within_a_second() {
+fn possible_pairs_get_a_direct_path_within_a_second() {
     let mut times = Vec::new();
     for pair in pairs(true) {
         for seed in 0..150 {
@@ -69,7 +69,7 @@ fn a_pair_gets_direct_if_theory_says_so_within_a_second() {
 }
 
 #[test]
-fn a_pair_gets_direct_though_the_network_loses_a_tenth() {
+fn possible_pairs_get_a_direct_path_with_ten_percent_loss() {
     let mut times = Vec::new();
     for pair in pairs(true) {
         for seed in 0..60 {
@@ -88,7 +88,7 @@ fn a_pair_gets_direct_though_the_network_loses_a_tenth() {
 
 /// Its early pings sometimes make our NAT change our port, if that does not drop unexpected input.
 #[test]
-fn a_pair_with_a_stock_peer_gets_direct_if_theory_says_so() {
+fn possible_pairs_with_a_stock_peer_get_a_direct_path() {
     let mut times = Vec::new();
     for pair in pairs(true).filter(|pair| !pair.iter().any(|nat| nat.tracks_input)) {
         for seed in 0..60 {
@@ -104,7 +104,7 @@ fn a_pair_with_a_stock_peer_gets_direct_if_theory_says_so() {
 }
 
 #[test]
-fn a_pair_that_theory_denies_stays_relayed_and_costs_little() {
+fn impossible_pairs_stay_relayed_at_low_cost() {
     for pair in pairs(false) {
         for seed in 0..4 {
             let plan = Plan { pace: SECOND / 2, ..Plan::new(seed) };
@@ -126,7 +126,7 @@ fn a_pair_that_theory_denies_stays_relayed_and_costs_little() {
 
 /// Like the first ping of a stock peer, it arrives before the host has primed.
 #[test]
-fn a_box_that_was_met_too_early_is_passed_when_it_has_forgotten_it() {
+fn nat_that_got_an_early_ping_is_passed_after_its_entry_expires() {
     for seed in 0..40 {
         let mut world = World::new(Plan::new(seed), [Nat::NO_INPUT_DROP; 2]);
         let [first, second] = [outer(0), outer(1)].map(|ip| SocketAddr::new(ip, 51820));
@@ -140,7 +140,7 @@ fn a_box_that_was_met_too_early_is_passed_when_it_has_forgotten_it() {
 }
 
 #[test]
-fn hosts_of_one_network_get_direct_by_their_own_addresses_at_once() {
+fn hosts_of_one_network_use_local_addresses_at_once() {
     for seed in 0..40 {
         let plan = Plan::new(seed);
         let network = Network::new(seed, plan.link);
@@ -156,7 +156,7 @@ fn hosts_of_one_network_get_direct_by_their_own_addresses_at_once() {
 }
 
 #[test]
-fn of_equal_paths_ipv6_is_used_and_jitter_changes_nothing() {
+fn ipv6_is_preferred_among_equal_paths_despite_jitter() {
     for seed in 0..10 {
         let mut plan = Plan::new(seed);
         plan.link.delay = 30 * MS;

@@ -204,7 +204,7 @@ impl World {
 }
 
 #[test]
-fn hosts_that_never_reach_each_other_meet_at_a_relay_whoever_may_ask_it() {
+fn unreachable_hosts_use_a_peer_relay_that_either_may_allocate() {
     for granted in [[true, true], [true, false], [false, true]] {
         let mut world = World::new(granted);
         world.talks = [true, true];
@@ -220,7 +220,7 @@ fn hosts_that_never_reach_each_other_meet_at_a_relay_whoever_may_ask_it() {
 }
 
 #[test]
-fn one_that_only_hears_binds_and_answers_all_the_same() {
+fn receiving_host_binds_and_answers() {
     let mut world = World::new([true, true]);
     world.run_for(10 * SECOND);
     assert!(world.is_passed(0), "{:?}", world.told);
@@ -228,7 +228,7 @@ fn one_that_only_hears_binds_and_answers_all_the_same() {
 }
 
 #[test]
-fn without_a_grant_no_relay_is_asked() {
+fn no_relay_is_requested_without_a_grant() {
     let mut world = World::new([false, false]);
     world.run_for(60 * SECOND);
     assert_eq!(world.used[0], Some(Path::Relay(REGION)));
@@ -236,7 +236,7 @@ fn without_a_grant_no_relay_is_asked() {
 }
 
 #[test]
-fn a_direct_path_is_taken_before_a_relay_is_asked_and_after_one_was() {
+fn direct_path_is_used_before_and_after_a_peer_relay() {
     let mut world = World::new([true, true]);
     world.talks = [true, true];
     world.run_for(10 * SECOND);
@@ -259,7 +259,7 @@ fn a_direct_path_is_taken_before_a_relay_is_asked_and_after_one_was() {
 }
 
 #[test]
-fn a_relay_that_falls_silent_is_left_within_seven_seconds_and_found_again() {
+fn silent_peer_relay_is_left_within_seven_seconds_and_found_again() {
     let mut world = World::new([true, true]);
     world.talks = [true, true];
     world.run_for(10 * SECOND);
@@ -273,7 +273,7 @@ fn a_relay_that_falls_silent_is_left_within_seven_seconds_and_found_again() {
 }
 
 #[test]
-fn an_idle_host_spends_nothing_on_relays() {
+fn idle_host_sends_nothing_to_peer_relays() {
     let mut world = World::new([true, true]);
     world.run_for(10 * SECOND);
     world.talks = [false, false];
@@ -283,7 +283,7 @@ fn an_idle_host_spends_nothing_on_relays() {
 }
 
 #[test]
-fn endpoints_of_others_or_by_others_are_not_bound() {
+fn foreign_relay_endpoints_are_not_bound() {
     let mut world = World::new([false, false]);
     let keys = world.hosts.each_ref().map(|(_, disco)| disco.public());
     let endpoint = |clients| {
@@ -316,7 +316,7 @@ fn endpoints_of_others_or_by_others_are_not_bound() {
 }
 
 #[test]
-fn calls_to_relays_without_end_cost_a_few_datagrams() {
+fn flood_of_relay_calls_causes_few_datagrams() {
     let mut world = World::new([false, false]);
     let keys = world.hosts.each_ref().map(|(_, disco)| disco.public());
     let (mut sent, via) = (0, Via::Relay { region: REGION, from: node(1) });

@@ -57,7 +57,7 @@ fn assert_promise(what: &str, start: impl Fn(&mut dyn FnMut(Duration) -> Duratio
 }
 
 #[test]
-fn who_knows_the_other_first_waits_for_it() {
+fn first_host_waits_until_the_other_knows_it() {
     assert_promise("knows", |up_to| Start {
         knows: [up_to(8 * SECOND), Duration::ZERO],
         ..Start::default()
@@ -65,7 +65,7 @@ fn who_knows_the_other_first_waits_for_it() {
 }
 
 #[test]
-fn who_is_not_at_its_relay_yet_is_waited_for() {
+fn host_waits_until_the_other_is_at_its_relay() {
     assert_promise("connects", |up_to| {
         let connects = [up_to(5 * SECOND), up_to(5 * SECOND)];
         Start { connects, ..Start::default() }
@@ -73,17 +73,17 @@ fn who_is_not_at_its_relay_yet_is_waited_for() {
 }
 
 #[test]
-fn a_relay_that_stalls_is_waited_for() {
+fn stalled_relay_is_tolerated() {
     assert_promise("stall", |up_to| Start { stall: up_to(4 * SECOND), ..Start::default() });
 }
 
 #[test]
-fn datagrams_that_leave_late_are_waited_for() {
+fn late_datagrams_are_tolerated() {
     assert_promise("lag", |up_to| Start { lag: up_to(50 * MS), ..Start::default() });
 }
 
 #[test]
-fn all_of_it_at_once_is_waited_for() {
+fn all_delays_together_are_tolerated() {
     assert_promise("all", |up_to| Start {
         knows: [up_to(4 * SECOND), up_to(4 * SECOND)],
         connects: [up_to(4 * SECOND), up_to(4 * SECOND)],

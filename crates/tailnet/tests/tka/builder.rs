@@ -34,12 +34,12 @@ fn texts(updates: &[Vec<u8>]) -> Vec<String> {
 }
 
 #[test]
-fn updates_are_those_that_tailscale_makes() {
+fn updates_match_those_of_tailscale() {
     let (chain, mut authority) = begun("straight", &[trusted(1, 2), trusted(2, 1)]);
     let made = authority.edit_keys(&signer(1), &[trusted(3, 4096)], &[]).unwrap();
     assert_eq!(texts(&made), chain.steps[0].updates);
     for step in &chain.steps[..3] {
-        tell(&mut authority, step).unwrap();
+        inform_step(&mut authority, step).unwrap();
     }
     let out = signer(2).id();
     let made = authority.edit_keys(&signer(3), &[trusted(4, 1)], &[out]).unwrap();
@@ -47,19 +47,19 @@ fn updates_are_those_that_tailscale_makes() {
 }
 
 #[test]
-fn a_checkpoint_is_made_where_tailscale_makes_one() {
+fn checkpoints_are_created_at_the_same_updates_as_tailscale() {
     let (chain, mut authority) = begun("long", &[trusted(1, 1)]);
     let others: Vec<NewKey> = (4..14).map(|number| trusted(number, 1)).collect();
     let ids: Vec<_> = others.iter().map(|key| key.id().unwrap()).collect();
     for step in &chain.steps {
         let made = authority.edit_keys(&signer(1), &others, &ids).unwrap();
         assert_eq!(texts(&made), step.updates);
-        tell(&mut authority, step).unwrap();
+        inform_step(&mut authority, step).unwrap();
     }
 }
 
 #[test]
-fn signatures_of_node_keys_and_auth_keys_are_those_that_tailscale_makes() {
+fn signatures_of_node_keys_and_auth_keys_match_tailscale() {
     let chain = chain("straight");
     let named = |name: &str| {
         chain.signatures.as_ref().unwrap().iter().find(|signature| signature.name == name).unwrap()
@@ -79,7 +79,7 @@ fn signatures_of_node_keys_and_auth_keys_are_those_that_tailscale_makes() {
 }
 
 #[test]
-fn a_key_that_nobody_trusts_makes_nothing() {
+fn untrusted_key_cannot_create_updates_or_signatures() {
     let mut authority = followed(&chain("straight"));
     let (stranger, own) = (signer(9), signer(1));
     assert!(authority.sign(&stranger, &NodePublic::default(), &[]).is_err());
@@ -103,7 +103,7 @@ fn a_key_that_nobody_trusts_makes_nothing() {
 }
 
 #[test]
-fn who_lacks_updates_is_given_those_behind_the_newest_that_it_has() {
+fn missing_updates_are_those_after_the_newest_common_one() {
     let chain = chain("straight");
     let whole = followed(&chain);
     let heads: Vec<_> = chain.steps.iter().map(|step| step.head.parse().unwrap()).collect();
@@ -127,7 +127,7 @@ fn who_lacks_updates_is_given_those_behind_the_newest_that_it_has() {
 }
 
 #[test]
-fn keys_are_read_as_programs_write_them() {
+fn public_keys_are_read_in_both_formats() {
     let own = signer(1);
     assert_eq!(read_public(&own.public()), Ok(own.id()));
     assert_eq!(read_public(&own.cli_public()), Ok(own.id()));

@@ -37,12 +37,12 @@ impl Node {
         Self { known: None, ..Self::locked(number) }
     }
 
-    fn known(&self) -> &Authority {
+    fn authority(&self) -> &Authority {
         self.known.as_ref().unwrap()
     }
 
     fn head(&self) -> String {
-        self.known().head().to_string()
+        self.authority().head().to_string()
     }
 
     fn by(&self) -> CommandContext<'_> {
@@ -53,7 +53,7 @@ impl Node {
         order.begin(self.by(), &RANDOM)
     }
 
-    fn asks(&self, order: TkaCommand) -> (&'static str, Value, PendingCommand) {
+    fn request(&self, order: TkaCommand) -> (&'static str, Value, PendingCommand) {
         question(self.begin(order).unwrap())
     }
 
@@ -130,9 +130,9 @@ fn bytes(base64: &Value) -> Vec<u8> {
 }
 
 #[test]
-fn to_turn_it_on_a_checkpoint_is_sent_and_then_the_signatures_of_all_nodes_that_there_are() {
+fn init_sends_a_checkpoint_and_then_the_signatures_of_all_nodes() {
     let node = Node::unlocked(1);
-    let (path, asked, doing) = node.asks(init());
+    let (path, asked, doing) = node.request(init());
     assert_eq!(path, "/machine/tka/init/begin");
     let begun = Authority::bootstrap(&bytes(&asked["GenesisAUM"])).unwrap();
     assert!(begun.trusts(&id(1)) && begun.trusts(&id(2)) && !begun.trusts(&id(3)));
@@ -154,7 +154,7 @@ fn to_turn_it_on_a_checkpoint_is_sent_and_then_the_signatures_of_all_nodes_that_
 }
 
 #[test]
-fn a_coordinator_has_nothing_signed_that_is_no_key_of_a_node() {
+fn only_node_keys_are_signed_for_a_coordinator() {
     let node = Node::unlocked(1);
     for wrong in [
         json!({ "NodeID": 7, "NodePublic": key(7), "RotationPubkey": base64(&[7; 31]) }),
@@ -162,14 +162,14 @@ fn a_coordinator_has_nothing_signed_that_is_no_key_of_a_node() {
         json!({ "NodeID": 7, "NodePublic": "nodekey:07" }),
         json!({ "NodeID": "7", "NodePublic": key(7) }),
     ] {
-        let (_, _, doing) = node.asks(init());
+        let (_, _, doing) = node.request(init());
         let answer = node.answered(doing, &json!({ "NeedSignatures": [wrong] }));
         assert_eq!(answer.unwrap_err(), TkaCommandError::BadAnswer, "{wrong}");
     }
 }
 
 #[test]
-fn an_order_that_cannot_be_done_is_refused_before_anything_is_asked() {
+fn impossible_command_is_refused_before_any_request() {
     let [off, on, stranger] = [Node::unlocked(1), Node::locked(1), Node::locked(9)];
     let logged_out = Node {
         requester: Requester { node_key: NodePublic::default(), ..REQUESTER },
@@ -211,31 +211,31 @@ fn an_order_that_cannot_be_done_is_refused_before_anything_is_asked() {
 }
 
 #[test]
-fn a_signature_that_is_sent_is_one_that_every_node_accepts() {
+fn sent_signature_is_accepted_by_every_node() {
     let node = Node::locked(2);
-    let (path, asked, doing) = node.asks(sign_it(7));
+    let (path, asked, doing) = node.request(sign_it(7));
     assert_eq!(path, "/machine/tka/sign");
     let signature = bytes(&asked["Signature"]);
-    assert_eq!(node.known().check(&key(7), &signature), Ok(()));
+    assert_eq!(node.authority().check(&key(7), &signature), Ok(()));
     let claimed = claim(&signature).unwrap();
     assert_eq!((claimed.signer, claimed.wrapping), (id(2), id(7).to_vec()));
     assert_eq!(done(node.answered(doing, &json!({})).unwrap()), Value::Null);
 }
 
 #[test]
-fn keys_are_changed_where_the_coordinator_has_the_new_head_then_and_not_where_another_was_first() {
+fn key_change_succeeds_only_if_the_coordinator_has_the_new_head() {
     let node = Node::locked(1);
     let change = TkaCommand::Modify { add: vec![new_key(3)], remove: vec![new_key(2)] };
-    let (path, asked, doing) = node.asks(change);
+    let (path, asked, doing) = node.request(change);
     assert_eq!(path, "/machine/tka/sync/send");
     assert_eq!((&asked["Interactive"], &asked["Head"]), (&json!(true), &json!(node.head())));
     let updates = asked["MissingAUMs"].as_array().unwrap();
-    let mut changed = node.known().clone();
+    let mut changed = node.authority().clone();
     changed.inform(&updates.iter().map(bytes).collect::<Vec<_>>()).unwrap();
     assert!(changed.trusts(&id(3)) && !changed.trusts(&id(2)));
     let head = |head: String| json!({ "Head": head });
     let moved = node.answered(doing.clone(), &head(node.head()));
-    assert_eq!(moved.unwrap_err(), TkaCommandError::Moved);
+    assert_eq!(moved.unwrap_err(), TkaCommandError::Conflict);
     let changed = node.answered(doing, &head(changed.head().to_string()));
     assert_eq!(done(changed.unwrap()), Value::Null);
     let nothing = TkaCommand::Modify { add: Vec::new(), remove: Vec::new() };
@@ -243,10 +243,10 @@ fn keys_are_changed_where_the_coordinator_has_the_new_head_then_and_not_where_an
 }
 
 #[test]
-fn a_secret_is_told_only_where_it_turns_tailnet_lock_off() {
+fn only_a_valid_disablement_secret_is_sent() {
     // The secret is sufficient, whether the key is trusted or not.
     for node in [Node::locked(1), Node::locked(9)] {
-        let (path, asked, doing) = node.asks(TkaCommand::Disable(SECRET.to_vec().into()));
+        let (path, asked, doing) = node.request(TkaCommand::Disable(SECRET.to_vec().into()));
         assert_eq!(path, "/machine/tka/disable");
         assert_eq!(bytes(&asked["DisablementSecret"]), SECRET);
         assert_eq!(asked["Head"], node.head());
@@ -255,9 +255,9 @@ fn a_secret_is_told_only_where_it_turns_tailnet_lock_off() {
 }
 
 #[test]
-fn signatures_that_a_coordinator_names_are_by_the_key_that_was_asked_for_or_none_is_shown() {
+fn listed_signatures_must_be_by_the_requested_key() {
     let node = Node::locked(1);
-    let asks = || node.asks(TkaCommand::Affected(id(2)));
+    let asks = || node.request(TkaCommand::Affected(id(2)));
     let (path, asked, doing) = asks();
     assert_eq!((path, bytes(&asked["KeyID"])), ("/machine/tka/affected-sigs", id(2).to_vec()));
     let signature = |by: u8, number: u8| base64(&sign(&signer(by), &key(number), &id(number)));
@@ -273,19 +273,19 @@ fn signatures_that_a_coordinator_names_are_by_the_key_that_was_asked_for_or_none
 }
 
 #[test]
-fn an_auth_key_that_was_wrapped_signs_a_node_key_that_all_accept() {
+fn wrapped_auth_key_signs_a_node_key_that_is_accepted() {
     let node = Node::locked(1);
     let wrap = TkaCommand::Wrap { auth_key: String::from("tskey-auth-x").into(), by: signer(2) };
     let text = done(node.begin(wrap).unwrap());
     let wrapped = WrappedAuthKey::read(text.as_str().unwrap()).unwrap();
     assert_eq!(wrapped.auth_key(), "tskey-auth-x");
-    assert_eq!(node.known().check(&key(7), &wrapped.sign(&key(7))), Ok(()));
+    assert_eq!(node.authority().check(&key(7), &wrapped.sign(&key(7))), Ok(()));
 }
 
 #[test]
-fn the_last_changes_are_shown_the_newest_first_and_no_more_than_are_asked_for() {
+fn log_shows_the_newest_changes_first_up_to_the_limit() {
     let mut node = Node::locked(1);
-    let (_, asked, _) = node.asks(add(3));
+    let (_, asked, _) = node.request(add(3));
     let updates: Vec<_> = asked["MissingAUMs"].as_array().unwrap().iter().map(bytes).collect();
     node.known.as_mut().unwrap().inform(&updates).unwrap();
     let log = |most| done(node.begin(TkaCommand::Log(most)).unwrap());
@@ -295,13 +295,13 @@ fn the_last_changes_are_shown_the_newest_first_and_no_more_than_are_asked_for() 
     };
     assert_eq!(changes(&log(10)), ["add-key", "checkpoint"]);
     assert_eq!(changes(&log(1)), ["add-key"]);
-    assert_eq!(log(1)[0]["Hash"], json!(node.known().head().0));
+    assert_eq!(log(1)[0]["Hash"], json!(node.authority().head().0));
     assert_eq!(bytes(&log(1)[0]["Raw"]), updates[0]);
 }
 
 proptest! {
     #[test]
-    fn no_answer_of_a_coordinator_has_more_done_than_was_asked(
+    fn random_answers_do_not_extend_a_command(
         bytes in vec(any::<u8>(), 0..200),
         name in "NeedSignatures|Signatures|Head",
         inner in r#"null|7|"[A-Za-z0-9+/=]{0,60}"|\[\]|\[[0-9]\]|\["[A-Za-z0-9+/=]{0,60}"\]|\[\{"NodeID":-?[0-9]{1,20}\}\]"#,
@@ -309,15 +309,15 @@ proptest! {
         let made = format!("{{\"{name}\":{inner}}}").into_bytes();
         for text in [bytes, made] {
             let (off, on) = (Node::unlocked(1), Node::locked(1));
-            let (_, _, doing) = off.asks(init());
+            let (_, _, doing) = off.request(init());
             if let Ok(next) = doing.handle_answer(off.by(), &text) {
                 prop_assert_eq!(&question(next).1["Signatures"], &json!({}));
             }
-            let (_, _, doing) = on.asks(TkaCommand::Affected(id(2)));
+            let (_, _, doing) = on.request(TkaCommand::Affected(id(2)));
             if let Ok(next) = doing.handle_answer(on.by(), &text) {
                 prop_assert_eq!(done(next), json!([]));
             }
-            let (_, _, doing) = on.asks(add(3));
+            let (_, _, doing) = on.request(add(3));
             prop_assert!(doing.handle_answer(on.by(), &text).is_err());
         }
     }

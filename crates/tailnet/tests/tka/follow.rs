@@ -26,7 +26,7 @@ impl Node {
         SyncInput { tka: self.tka.as_ref(), requester, now: self.now }
     }
 
-    fn asks(&mut self) -> Option<SyncRequest> {
+    fn next_request(&mut self) -> Option<SyncRequest> {
         let (tka, now) = (self.tka.clone(), self.now);
         let requester = self.input().requester;
         self.follower.poll_request(SyncInput { tka: tka.as_ref(), requester, now })
@@ -54,13 +54,13 @@ fn updates(chain: &Chain) -> Vec<String> {
 }
 
 #[test]
-fn a_chain_is_fetched_from_its_checkpoint_to_its_head() {
+fn chain_is_fetched_from_checkpoint_to_head() {
     for chain in chains() {
         let head = &chain.steps.last().unwrap().head;
         let mut node = Node::new(LocalAuthority::Unknown, head);
-        let asked = node.asks().unwrap();
+        let asked = node.next_request().unwrap();
         assert_eq!(asked.path, "/machine/tka/bootstrap");
-        assert_eq!(node.asks(), None, "one at a time");
+        assert_eq!(node.next_request(), None, "one at a time");
         let first = json!({ "GenesisAUM": base64(&chain.checkpoint) });
         let (changed, offer) = node.answer(&asked, &first);
         let offer = offer.unwrap();
@@ -75,19 +75,19 @@ fn a_chain_is_fetched_from_its_checkpoint_to_its_head() {
 }
 
 #[test]
-fn a_map_that_lags_behind_its_coordinator_is_no_failure() {
+fn lagging_map_is_not_a_failure() {
     let chain = &chains()[0];
     let head = &chain.steps.last().unwrap().head;
     let mut node = Node::new(LocalAuthority::Trusted(Box::new(begin(chain))), &chain.steps[0].head);
-    let offer = node.asks().unwrap();
+    let offer = node.next_request().unwrap();
     let missing = json!({ "Head": head, "MissingAUMs": updates(chain) });
     let (_, send) = node.answer(&offer, &missing);
     assert_eq!(node.answer(&send.unwrap(), &json!({ "Head": head })), (false, None));
-    assert_eq!((node.asks(), node.follower.failure()), (None, None));
+    assert_eq!((node.next_request(), node.follower.failure()), (None, None));
 }
 
 #[test]
-fn an_answer_that_does_not_count_changes_nothing_and_is_asked_for_later() {
+fn rejected_answer_changes_nothing_and_is_requested_again_later() {
     let chain = &chains()[0];
     let head = &chain.steps.last().unwrap().head;
     let first = begin(chain).head().to_string();
@@ -101,11 +101,11 @@ fn an_answer_that_does_not_count_changes_nothing_and_is_asked_for_later() {
     ];
     let mut node = Node::new(LocalAuthority::Trusted(Box::new(begin(chain))), head);
     for (answer, failure) in answers {
-        let offer = node.asks().unwrap();
+        let offer = node.next_request().unwrap();
         assert_eq!(node.answer(&offer, &answer), (false, None), "{answer}");
         assert_eq!(node.follower.failure(), Some(&failure), "{answer}");
         assert_eq!(node.head().as_ref(), Some(&first));
-        assert_eq!(node.asks(), None);
+        assert_eq!(node.next_request(), None);
         // A late answer is ignored.
         let missing = json!({ "Head": head, "MissingAUMs": updates(chain) });
         assert_eq!(node.answer(&offer, &missing), (false, None));
@@ -113,7 +113,7 @@ fn an_answer_that_does_not_count_changes_nothing_and_is_asked_for_later() {
         assert!(due > node.now && due < node.now + Duration::from_secs(60));
         node.now = due;
     }
-    let offer = node.asks().unwrap();
+    let offer = node.next_request().unwrap();
     let missing = json!({ "Head": head, "MissingAUMs": updates(chain) });
     let (_, send) = node.answer(&offer, &missing);
     node.answer(&send.unwrap(), &json!({ "Head": head }));
@@ -121,17 +121,17 @@ fn an_answer_that_does_not_count_changes_nothing_and_is_asked_for_later() {
 }
 
 #[test]
-fn a_secret_alone_turns_it_off_whatever_the_coordinator_says() {
+fn only_a_valid_secret_turns_tailnet_lock_off() {
     let chain = &chains()[0];
     let mut node = Node::new(LocalAuthority::Trusted(Box::new(begin(chain))), "");
     for secret in chain.secrets.iter().rev().filter(|secret| !secret.accepted) {
-        let asked = node.asks().unwrap();
+        let asked = node.next_request().unwrap();
         let answer = json!({ "DisablementSecret": base64(&secret.secret) });
         assert_eq!(node.answer(&asked, &answer), (false, None));
         assert_eq!(node.follower.failure(), Some(&SyncError::NoSecret));
         node.now = node.follower.poll_timeout().unwrap();
     }
-    let asked = node.asks().unwrap();
+    let asked = node.next_request().unwrap();
     let valid = chain.secrets.iter().find(|secret| secret.accepted).unwrap();
     let answer = json!({ "DisablementSecret": base64(&valid.secret) });
     assert_eq!(node.answer(&asked, &answer), (true, None));
@@ -140,15 +140,15 @@ fn a_secret_alone_turns_it_off_whatever_the_coordinator_says() {
 }
 
 #[test]
-fn nothing_is_asked_without_a_connection_nor_where_what_was_kept_is_damaged() {
+fn no_request_without_connection_or_with_damaged_state() {
     let chain = &chains()[0];
     let mut node = Node::new(LocalAuthority::Unknown, &chain.steps[0].head);
-    let asked = node.asks().unwrap();
+    let asked = node.next_request().unwrap();
     node.follower.handle_disconnected();
     let first = json!({ "GenesisAUM": base64(&chain.checkpoint) });
     assert_eq!(node.answer(&asked, &first), (false, None));
-    assert_eq!(node.asks(), None);
+    assert_eq!(node.next_request(), None);
     node.follower.handle_connected();
-    assert!(node.asks().unwrap().number != asked.number);
-    assert_eq!(Node::new(LocalAuthority::Damaged, &chain.steps[0].head).asks(), None);
+    assert!(node.next_request().unwrap().number != asked.number);
+    assert_eq!(Node::new(LocalAuthority::Damaged, &chain.steps[0].head).next_request(), None);
 }

@@ -15,7 +15,7 @@ use tailnet::{
     messages::TkaInfo,
     tka::{
         Authority, DecodeError, TkaKey, VerifyError, WrappedAuthKey, rejected_peers,
-        sync::{Requester, Step as CommandStep, step},
+        sync::{Requester, Step as CommandStep, next_step},
     },
 };
 
@@ -96,7 +96,7 @@ fn begin(chain: &Chain) -> Authority {
     Authority::bootstrap(&hex(&chain.checkpoint)).unwrap()
 }
 
-fn tell(authority: &mut Authority, step: &Step) -> Result<(), VerifyError> {
+fn inform_step(authority: &mut Authority, step: &Step) -> Result<(), VerifyError> {
     let updates: Vec<Vec<u8>> = step.updates.iter().map(|text| hex(text)).collect();
     authority.inform(&updates)
 }
@@ -105,20 +105,20 @@ fn tell(authority: &mut Authority, step: &Step) -> Result<(), VerifyError> {
 fn followed(chain: &Chain) -> Authority {
     let mut authority = begin(chain);
     for step in &chain.steps {
-        let _ = tell(&mut authority, step);
+        let _ = inform_step(&mut authority, step);
     }
     authority
 }
 
 #[test]
-fn every_update_is_accepted_or_not_as_tailscale_does_and_leads_to_the_same_keys() {
+fn verdicts_and_keys_of_all_updates_match_tailscale() {
     for chain in chains() {
         let mut authority = begin(&chain);
         let mut known = BTreeSet::new();
         for (number, step) in chain.steps.iter().enumerate() {
-            let told = tell(&mut authority, step);
-            let place = format!("{} {number}: {told:?}", chain.name);
-            assert_eq!(told.is_ok(), step.accepted, "{place}");
+            let informed = inform_step(&mut authority, step);
+            let place = format!("{} {number}: {informed:?}", chain.name);
+            assert_eq!(informed.is_ok(), step.accepted, "{place}");
             assert_eq!(authority.head().to_string(), step.head, "{place}");
             known.extend(step.keys.iter().cloned());
             for key in &known {
@@ -130,7 +130,7 @@ fn every_update_is_accepted_or_not_as_tailscale_does_and_leads_to_the_same_keys(
 }
 
 #[test]
-fn every_signature_is_accepted_or_not_as_tailscale_does() {
+fn verdicts_of_all_signatures_match_tailscale() {
     let mut accepted = 0;
     for chain in chains() {
         let authority = followed(&chain);
@@ -159,7 +159,7 @@ fn every_signature_is_accepted_or_not_as_tailscale_does() {
 }
 
 #[test]
-fn a_node_signs_its_next_key_as_tailscale_does() {
+fn renewed_signature_matches_tailscale() {
     let chains = chains();
     let authority = followed(&chains[0]);
     for renewal in chains[0].renewed.iter().flatten() {
@@ -191,7 +191,7 @@ fn a_node_signs_its_next_key_as_tailscale_does() {
 }
 
 #[test]
-fn a_secret_turns_it_off_where_tailscale_says_so() {
+fn verdicts_of_disablement_secrets_match_tailscale() {
     let chain = &chains()[0];
     let authority = followed(chain);
     for secret in &chain.secrets {
@@ -200,12 +200,12 @@ fn a_secret_turns_it_off_where_tailscale_says_so() {
 }
 
 #[test]
-fn an_offer_names_the_updates_that_tailscales_names() {
+fn ancestors_in_an_offer_match_tailscale() {
     let requester = Requester { version: 119, node_key: NodePublic([1; 32]) };
     for chain in chains().iter().filter(|chain| chain.name != "long") {
         let mut authority = begin(chain);
         for step in &chain.steps {
-            let _ = tell(&mut authority, step);
+            let _ = inform_step(&mut authority, step);
             let offer = serde_json::to_value(requester.offer(&authority)).unwrap();
             assert_eq!(offer["Head"], step.head);
             assert_eq!(offer["Ancestors"], serde_json::json!(step.offer), "{}", chain.name);
@@ -214,18 +214,18 @@ fn an_offer_names_the_updates_that_tailscales_names() {
 }
 
 #[test]
-fn what_is_kept_comes_back_and_a_long_chain_loses_its_beginning() {
+fn stored_updates_are_restored_and_a_long_chain_is_compacted() {
     for chain in chains() {
         let authority = followed(&chain);
         let kept = authority.encoded_updates();
         assert!(kept.len() < 350, "{}", kept.len());
-        let told: usize = chain.steps.iter().map(|step| step.updates.len()).sum();
-        assert!(chain.name != "long" || kept.len() < told);
+        let total: usize = chain.steps.iter().map(|step| step.updates.len()).sum();
+        assert!(chain.name != "long" || kept.len() < total);
         let mut restored = Authority::from_stored(&kept).unwrap();
         assert_eq!(restored.head(), authority.head());
         // And goes on.
         let last = chain.steps.last().unwrap();
-        assert_eq!(tell(&mut restored, last), Ok(()));
+        assert_eq!(inform_step(&mut restored, last), Ok(()));
         assert_eq!(restored.head(), authority.head());
     }
     assert!(Authority::from_stored::<&[u8]>(&[]).is_err());
@@ -233,7 +233,7 @@ fn what_is_kept_comes_back_and_a_long_chain_loses_its_beginning() {
 }
 
 #[test]
-fn of_nodes_that_renewed_one_key_the_newest_alone_counts() {
+fn only_the_node_with_the_most_renewals_is_accepted() {
     let chain = &chains()[0];
     let authority = followed(chain);
     let signatures = chain.signatures.as_deref().unwrap();
@@ -258,16 +258,16 @@ fn of_nodes_that_renewed_one_key_the_newest_alone_counts() {
 }
 
 #[test]
-fn what_is_to_be_done_follows_from_both_heads() {
+fn next_step_depends_on_both_heads() {
     let chain = &chains()[0];
     let authority = begin(chain);
     let input = |head: &str, disabled| TkaInfo { head: head.into(), disabled };
     let head = authority.head().to_string();
-    assert_eq!(step(None, None), CommandStep::Nothing);
-    assert_eq!(step(Some(&input("x", true)), None), CommandStep::Nothing);
-    assert_eq!(step(Some(&input(&head, false)), None), CommandStep::Begin);
-    assert_eq!(step(Some(&input(&head, false)), Some(&authority)), CommandStep::Nothing);
-    assert_eq!(step(Some(&input("x", false)), Some(&authority)), CommandStep::Update);
-    assert_eq!(step(None, Some(&authority)), CommandStep::Disable);
-    assert_eq!(step(Some(&input(&head, true)), Some(&authority)), CommandStep::Disable);
+    assert_eq!(next_step(None, None), CommandStep::Nothing);
+    assert_eq!(next_step(Some(&input("x", true)), None), CommandStep::Nothing);
+    assert_eq!(next_step(Some(&input(&head, false)), None), CommandStep::FetchCheckpoint);
+    assert_eq!(next_step(Some(&input(&head, false)), Some(&authority)), CommandStep::Nothing);
+    assert_eq!(next_step(Some(&input("x", false)), Some(&authority)), CommandStep::FetchUpdates);
+    assert_eq!(next_step(None, Some(&authority)), CommandStep::FetchSecret);
+    assert_eq!(next_step(Some(&input(&head, true)), Some(&authority)), CommandStep::FetchSecret);
 }

@@ -19,7 +19,7 @@ use super::{
 const WHAT: &str = "tailnet lock";
 /// The longest answer, in bytes: a whole chain in base64, and 64 KiB for the JSON around it.
 const MAX_ANSWER: usize = 4 << 20;
-const _: () = assert!(MAX_ANSWER >= tailnet::tka::MOST_BYTES / 3 * 4 + (64 << 10));
+const _: () = assert!(MAX_ANSWER >= tailnet::tka::MAX_BYTES / 3 * 4 + (64 << 10));
 /// The time limit of an answer (tailscale `ipnlocal/tailnet-lock.go`).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 

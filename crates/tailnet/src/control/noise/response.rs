@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_understood_and_its_machine_known() {
+    fn handshake_reveals_the_machine_key_and_both_ends_can_decrypt() {
         let (key, public) = coordinator();
         let (initiation, message) = Initiation::new(&member(), &public, 131, ephemeral(3)).unwrap();
         let mut response = Response::new(&key, &message, ephemeral(4)).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_or_is_for_another_is_refused() {
+    fn changed_or_foreign_initiation_is_refused() {
         let (key, public) = coordinator();
         let (_, message) = Initiation::new(&member(), &public, 131, ephemeral(3)).unwrap();
         for at in 0..message.len() {

@@ -38,7 +38,7 @@ fn begin() -> (Initiation, [u8; INITIATION]) {
 }
 
 #[test]
-fn a_coordinator_that_speaks_noise_is_understood_both_ways() {
+fn records_of_a_snow_coordinator_are_opened_in_both_directions() {
     let (initiation, message) = begin();
     assert_eq!(message[..5], [0, 121, 1, 0, 96]);
     let (key, _) = coordinator();
@@ -53,14 +53,14 @@ fn a_coordinator_that_speaks_noise_is_understood_both_ways() {
 }
 
 #[test]
-fn the_version_in_the_clear_is_the_one_that_both_ends_mix_in() {
+fn plaintext_version_is_the_version_in_the_prologue() {
     let (_, message) = begin();
     let (key, _) = coordinator();
     assert!(answer(&key, 118, &message).is_err());
 }
 
 #[test]
-fn a_reply_of_another_coordinator_is_refused() {
+fn reply_of_another_coordinator_is_refused() {
     let (initiation, message) = begin();
     let (key, _) = coordinator();
     let (mut reply, ..) = answer(&key, 121, &message).unwrap();
@@ -71,14 +71,14 @@ fn a_reply_of_another_coordinator_is_refused() {
 }
 
 #[test]
-fn a_coordinator_without_a_key_is_refused() {
+fn zero_coordinator_key_is_refused() {
     let none = MachinePublic::default();
     let begun = Initiation::new(&member(), &none, 119, Zeroizing::new([3; 32]));
     assert_eq!(begun.err(), Some(HandshakeError::BadKey));
 }
 
 #[test]
-fn a_reply_is_of_its_type_and_length_or_says_why_not() {
+fn reply_header_gives_the_type_or_an_error() {
     assert_eq!(Reply::read([2, 0, 48]), Ok(Reply::Accepted));
     assert_eq!(Reply::read([3, 0, 20]), Ok(Reply::Refused(20)));
     assert_eq!(Reply::read([3, 0xff, 0xff]), Ok(Reply::Refused(LONGEST_REFUSAL)));

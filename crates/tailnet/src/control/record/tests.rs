@@ -34,7 +34,7 @@ fn seal_all(sealer: &mut Sealer, mut text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_record_holds_as_much_as_it_may() {
+fn record_holds_the_maximum_length() {
     let (mut sealer, mut opener) = ends();
     let mut sealed = Vec::new();
     assert_eq!(sealer.seal(&[7; PLAIN + 1], &mut sealed), Ok(PLAIN));
@@ -45,7 +45,7 @@ fn a_record_holds_as_much_as_it_may() {
 }
 
 #[test]
-fn what_has_no_form_of_a_record_is_refused_by_its_header() {
+fn invalid_record_header_is_refused() {
     for (header, error) in [
         (*b"HTT", RecordError::NotARecord(b'H')),
         ([4, 0xff, 0xff], RecordError::BadLength(0xffff)),
@@ -62,7 +62,7 @@ fn what_has_no_form_of_a_record_is_refused_by_its_header() {
 }
 
 #[test]
-fn a_record_that_was_changed_or_repeated_ends_the_connection() {
+fn changed_or_repeated_record_ends_the_connection() {
     let (mut sealer, mut opener) = ends();
     let mut first = Vec::new();
     sealer.seal(b"one", &mut first).unwrap();
@@ -80,7 +80,7 @@ fn a_record_that_was_changed_or_repeated_ends_the_connection() {
 
 proptest! {
     #[test]
-    fn a_text_is_whole_however_its_records_are_cut(
+    fn text_is_opened_from_records_in_any_pieces(
         text in proptest::collection::vec(any::<u8>(), 0..20_000),
         pieces in proptest::collection::vec(1usize..5_000, 1..20),
     ) {
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_an_error_and_no_panic(
+    fn garbage_causes_no_panic(
         garbage in proptest::collection::vec(any::<u8>(), 0..300),
         is_headed: bool,
     ) {

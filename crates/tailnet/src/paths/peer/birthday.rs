@@ -56,23 +56,23 @@ enum Stage {
     #[default]
     Quiet,
     /// We sent a request, and wait for the answer.
-    Asked(Try),
+    Requested(Attempt),
     /// The peer accepted, and our sockets are being opened.
-    Opening(Try),
+    Opening(Attempt),
     /// Our sockets are open, and the peer probes.
-    Open(Try),
+    Open(Attempt),
     /// We accepted, and wait until the peer's sockets are open.
-    Agreed(Try),
+    Accepted(Attempt),
     /// We probe ports.
-    Calling(Try, Calls),
+    Probing(Attempt, Probes),
     /// A probe reached one of the peer's sockets. Its address must be proven like any other.
-    Called(Try),
+    Reached(Attempt),
     /// A probe reached one of our sockets.
-    Met(Met),
+    Found(FoundPath),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Try {
+struct Attempt {
     number: u32,
     /// The peer's public endpoint. The port of a requesting peer is not used.
     at: SocketAddr,
@@ -80,13 +80,13 @@ struct Try {
 }
 
 #[derive(Debug, Default)]
-struct Calls {
+struct Probes {
     next: Duration,
     ports: BTreeSet<u16>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Met {
+struct FoundPath {
     socket: AuxiliarySocket,
     at: SocketAddr,
     /// The latency of a pong, which proves the path.
@@ -97,7 +97,7 @@ struct Met {
     unanswered: Option<Duration>,
 }
 
-impl Met {
+impl FoundPath {
     fn next_ping(&self, is_active: bool) -> Duration {
         self.pinged
             + match self.unanswered {
@@ -121,7 +121,7 @@ impl Met {
 impl BirthdayProbing {
     /// Received packets were not processed for this time.
     pub fn handle_stall(&mut self, time: Duration) {
-        if let Stage::Met(Met { unanswered: Some(since), .. }) = &mut self.stage {
+        if let Stage::Found(FoundPath { unanswered: Some(since), .. }) = &mut self.stage {
             *since += time;
         }
     }
@@ -138,11 +138,11 @@ impl BirthdayProbing {
 
     /// Returns the path through an auxiliary socket, if it is proven.
     pub fn path(&self) -> Option<Path> {
-        self.met().and_then(Met::path)
+        self.found().and_then(FoundPath::path)
     }
 
     pub fn latency(&self) -> Option<Duration> {
-        self.met().and_then(|met| met.latency)
+        self.found().and_then(|found| found.latency)
     }
 
     /// Returns the outcome for the view.
@@ -150,16 +150,16 @@ impl BirthdayProbing {
         self.last
     }
 
-    fn met(&self) -> Option<&Met> {
+    fn found(&self) -> Option<&FoundPath> {
         match &self.stage {
-            Stage::Met(met) => Some(met),
+            Stage::Found(found) => Some(found),
             _ => None,
         }
     }
 
-    fn met_by(&mut self, number: u32) -> Option<&mut Met> {
+    fn found_in_group(&mut self, number: u32) -> Option<&mut FoundPath> {
         match &mut self.stage {
-            Stage::Met(met) if met.socket.number == number => Some(met),
+            Stage::Found(found) if found.socket.number == number => Some(found),
             _ => None,
         }
     }
@@ -170,9 +170,9 @@ impl Peer {
     pub fn sockets(&self) -> Option<u32> {
         match &self.birthday.stage {
             Stage::Opening(one) | Stage::Open(one) => Some(one.number),
-            Stage::Met(met) => Some(met.socket.number),
-            Stage::Quiet | Stage::Asked(_) => None,
-            Stage::Agreed(_) | Stage::Calling(..) | Stage::Called(_) => None,
+            Stage::Found(found) => Some(found.socket.number),
+            Stage::Quiet | Stage::Requested(_) => None,
+            Stage::Accepted(_) | Stage::Probing(..) | Stage::Reached(_) => None,
         }
     }
 
@@ -180,7 +180,7 @@ impl Peer {
     pub fn expects_socket(&self, socket: AuxiliarySocket) -> bool {
         match &self.birthday.stage {
             Stage::Open(one) => one.number == socket.number,
-            Stage::Met(met) => met.socket == socket,
+            Stage::Found(found) => found.socket == socket,
             _ => false,
         }
     }
@@ -191,37 +191,37 @@ impl Peer {
         let is_reached = self.direct.is_some() || self.relayed.path().is_some();
         let ends = match &self.birthday.stage {
             Stage::Quiet => None,
-            Stage::Asked(one) | Stage::Opening(one) | Stage::Open(one) => {
+            Stage::Requested(one) | Stage::Opening(one) | Stage::Open(one) => {
                 Some(if is_reached { cx.now } else { one.ends })
             }
-            Stage::Agreed(one) | Stage::Calling(one, _) | Stage::Called(one) => {
+            Stage::Accepted(one) | Stage::Probing(one, _) | Stage::Reached(one) => {
                 Some(if is_reached { cx.now } else { one.ends })
             }
             // A direct path through the main socket is equivalent and cheaper.
-            Stage::Met(_) if self.direct.is_some() => Some(cx.now),
-            Stage::Met(met) => {
+            Stage::Found(_) if self.direct.is_some() => Some(cx.now),
+            Stage::Found(found) => {
                 let kept = self.activity.sent.map_or(cx.now, |sent| sent + BIRTHDAY_KEPT);
-                Some(met.ends().map_or(kept, |ends| ends.min(kept)))
+                Some(found.ends().map_or(kept, |ends| ends.min(kept)))
             }
         };
         if ends.is_some_and(|ends| cx.now >= ends) {
             self.end_birthday(cx);
         }
         self.probe_ports(cx);
-        self.ping_met(cx);
+        self.ping_found(cx);
         self.birthday.due = self.birthday_due(cx);
     }
 
     fn birthday_due(&self, cx: &Context<'_>) -> Option<Duration> {
         match &self.birthday.stage {
             Stage::Quiet => self.request_due(cx).filter(|at| *at < self.active_until()),
-            Stage::Asked(one) | Stage::Opening(one) | Stage::Open(one) => Some(one.ends),
-            Stage::Agreed(one) | Stage::Called(one) => Some(one.ends),
-            Stage::Calling(one, calls) => Some(one.ends.min(calls.next)),
-            Stage::Met(met) => {
+            Stage::Requested(one) | Stage::Opening(one) | Stage::Open(one) => Some(one.ends),
+            Stage::Accepted(one) | Stage::Reached(one) => Some(one.ends),
+            Stage::Probing(one, probes) => Some(one.ends.min(probes.next)),
+            Stage::Found(found) => {
                 let kept = self.activity.sent.map_or(cx.now, |sent| sent + BIRTHDAY_KEPT);
-                let next = met.next_ping(self.is_active(cx.now)).min(kept);
-                Some(met.ends().map_or(next, |ends| ends.min(next)))
+                let next = found.next_ping(self.is_active(cx.now)).min(kept);
+                Some(found.ends().map_or(next, |ends| ends.min(next)))
             }
         }
     }
@@ -239,30 +239,30 @@ impl Peer {
         if let Some(number) = self.sockets() {
             cx.emit(Event::CloseSockets(number));
         }
-        let was_met = self.birthday.path().is_some();
+        let was_found = self.birthday.path().is_some();
         let stage = std::mem::take(&mut self.birthday.stage);
-        let was_asked = matches!(stage, Stage::Asked(_));
+        let was_requested = matches!(stage, Stage::Requested(_));
         self.birthday.next = cx.now
-            + if was_met || self.direct.is_some() {
+            + if was_found || self.direct.is_some() {
                 BIRTHDAY_LOST
-            } else if was_asked {
+            } else if was_requested {
                 BIRTHDAY_ASKS[usize::from(self.birthday.unanswered).min(BIRTHDAY_ASKS.len() - 1)]
             } else {
                 BIRTHDAY_AGAIN
             };
         let unanswered = self.birthday.unanswered.saturating_add(1);
-        self.birthday.unanswered = if was_asked { unanswered } else { 0 };
+        self.birthday.unanswered = if was_requested { unanswered } else { 0 };
         self.birthday.last = match stage {
             _ if self.direct.is_some() => BirthdayOutcome::Succeeded(cx.now),
-            _ if was_met => BirthdayOutcome::Lost(cx.now),
-            Stage::Asked(_) => BirthdayOutcome::NotAnswered(cx.now),
+            _ if was_found => BirthdayOutcome::Lost(cx.now),
+            Stage::Requested(_) => BirthdayOutcome::NotAnswered(cx.now),
             _ => BirthdayOutcome::Failed(cx.now),
         };
         self.birthday.wanted = None;
         // A request has no cost.
-        let rest = if was_asked { Duration::ZERO } else { BIRTHDAY_REST };
+        let rest = if was_requested { Duration::ZERO } else { BIRTHDAY_REST };
         cx.own.birthday.end(self.key, cx.now + rest);
-        if was_met {
+        if was_found {
             self.search.want_now(cx.now);
         }
     }
@@ -292,7 +292,7 @@ impl Peer {
             // The answer contains the peer's endpoint.
             let at = SocketAddr::from(([0; 4], 0));
             let ends = cx.now + BIRTHDAY_ANSWER;
-            self.birthday.stage = Stage::Asked(Try { number, at, ends });
+            self.birthday.stage = Stage::Requested(Attempt { number, at, ends });
             self.send_step(BirthdayStep::Request, number, cx);
         }
     }
@@ -319,16 +319,16 @@ impl Peer {
     }
 
     /// Processes a message of the peer.
-    pub fn handle_step(&mut self, meet: BirthdayMessage, cx: &mut Context<'_>) {
-        let BirthdayMessage { step, number, at } = meet;
+    pub fn handle_step(&mut self, message: BirthdayMessage, cx: &mut Context<'_>) {
+        let BirthdayMessage { step, number, at } = message;
         match (step, &self.birthday.stage) {
             (BirthdayStep::Request, Stage::Quiet) => self.handle_request(number, at, cx),
-            (BirthdayStep::Accept, Stage::Asked(one))
+            (BirthdayStep::Accept, Stage::Requested(one))
                 if one.number == number && may_be_probed(at, cx) =>
             {
                 let (ends, mut tx) = (cx.now + BIRTHDAY_ANSWER, [0; 12]);
                 cx.numbers.rng.fill_bytes(&mut tx);
-                self.birthday.stage = Stage::Opening(Try { number, at, ends });
+                self.birthday.stage = Stage::Opening(Attempt { number, at, ends });
                 cx.emit(Event::OpenSockets(SocketsToOpen {
                     peer: self.key,
                     disco: self.disco,
@@ -339,29 +339,29 @@ impl Peer {
                     tx,
                 }));
             }
-            (BirthdayStep::Start, Stage::Agreed(one)) if one.number == number => {
-                let one = Try { ends: cx.now + BIRTHDAY_CALLS, ..*one };
-                let calls = Calls { next: cx.now, ports: BTreeSet::new() };
-                self.birthday.stage = Stage::Calling(one, calls);
+            (BirthdayStep::Start, Stage::Accepted(one)) if one.number == number => {
+                let one = Attempt { ends: cx.now + BIRTHDAY_CALLS, ..*one };
+                let probes = Probes { next: cx.now, ports: BTreeSet::new() };
+                self.birthday.stage = Stage::Probing(one, probes);
             }
             _ => {}
         }
     }
 
     /// The peer requests probes of its address. The address must also be in its map entry or in its
-    /// calls, which excludes stale addresses. A hostile peer can put any address into its calls:
+    /// probes, which excludes stale addresses. A hostile peer can put any address into its probes:
     /// only the rate of the probes is limited (docs/decisions/0013).
     fn handle_request(&mut self, number: u32, at: SocketAddr, cx: &mut Context<'_>) {
-        let willing = cx.own.birthday.place.is_some_and(|place| !place.varies)
+        let accepts = cx.own.birthday.place.is_some_and(|place| !place.varies)
             && may_be_probed(at, cx)
             && self.candidates.has_ip(at.ip())
             && self.direct.is_none()
             && self.relayed.path().is_none()
             && cx.now >= self.birthday.next
             && self.region_up(cx).is_some();
-        if willing && cx.own.birthday.begin(self.key, cx.now) {
+        if accepts && cx.own.birthday.begin(self.key, cx.now) {
             let ends = cx.now + BIRTHDAY_ANSWER;
-            self.birthday.stage = Stage::Agreed(Try { number, at, ends });
+            self.birthday.stage = Stage::Accepted(Attempt { number, at, ends });
             self.send_step(BirthdayStep::Accept, number, cx);
         }
     }
@@ -375,22 +375,22 @@ impl Peer {
         if count == 0 {
             self.end_birthday(cx);
         } else {
-            self.birthday.stage = Stage::Open(Try { ends: cx.now + BIRTHDAY_OPEN, ..one });
+            self.birthday.stage = Stage::Open(Attempt { ends: cx.now + BIRTHDAY_OPEN, ..one });
             self.send_step(BirthdayStep::Start, number, cx);
         }
     }
 
     /// Probes more ports, each once.
     fn probe_ports(&mut self, cx: &mut Context<'_>) {
-        let Stage::Calling(one, calls) = &mut self.birthday.stage else { return };
-        if cx.now < calls.next {
+        let Stage::Probing(one, probes) = &mut self.birthday.stage else { return };
+        if cx.now < probes.next {
             return;
         }
-        calls.next = cx.now + BIRTHDAY_BURST.1;
+        probes.next = cx.now + BIRTHDAY_BURST.1;
         let mut new = Vec::new();
         while new.len() < BIRTHDAY_BURST.0 as usize {
             let port = cx.random_port();
-            if calls.ports.insert(port) {
+            if probes.ports.insert(port) {
                 new.push(SocketAddr::new(one.at.ip(), port));
             }
         }
@@ -402,12 +402,12 @@ impl Peer {
 
     /// A ping of the peer reached the main socket. If a probe caused it, no more probes are needed.
     pub fn handle_usual_ping(&mut self, from: IpAddr, now: Duration) {
-        if let Stage::Calling(one, _) = &self.birthday.stage
+        if let Stage::Probing(one, _) = &self.birthday.stage
             && one.at.ip() == from
         {
             // The pong has not arrived yet.
-            let one = Try { ends: one.ends.min(now + BIRTHDAY_DEAD), ..*one };
-            self.birthday.stage = Stage::Called(one);
+            let one = Attempt { ends: one.ends.min(now + BIRTHDAY_DEAD), ..*one };
+            self.birthday.stage = Stage::Reached(one);
         }
     }
 
@@ -421,12 +421,15 @@ impl Peer {
         match &mut self.birthday.stage {
             Stage::Open(_) => {
                 let (alive, pinged) = (cx.now, cx.now);
-                let met = Met { socket, at, latency: None, alive, pinged, unanswered: None };
-                self.birthday.stage = Stage::Met(met);
+                let found =
+                    FoundPath { socket, at, latency: None, alive, pinged, unanswered: None };
+                self.birthday.stage = Stage::Found(found);
                 cx.emit(Event::RetainSocket(socket));
                 self.ping_auxiliary(None, cx);
             }
-            Stage::Met(met) if met.latency.is_none() && cx.now >= met.pinged + HEARTBEAT_RETRY => {
+            Stage::Found(found)
+                if found.latency.is_none() && cx.now >= found.pinged + HEARTBEAT_RETRY =>
+            {
                 self.ping_auxiliary(None, cx);
             }
             _ => {}
@@ -435,10 +438,10 @@ impl Peer {
 
     /// A pong was received by an auxiliary socket.
     pub fn prove_auxiliary(&mut self, number: u32, latency: Duration, cx: &mut Context<'_>) {
-        let Some(met) = self.birthday.met_by(number) else { return };
-        let smooth = met.latency.map_or(latency, |before| (before * 3 + latency) / 4);
-        let is_first = met.latency.is_none();
-        (met.alive, met.latency, met.unanswered) = (cx.now, Some(smooth), None);
+        let Some(found) = self.birthday.found_in_group(number) else { return };
+        let smooth = found.latency.map_or(latency, |before| (before * 3 + latency) / 4);
+        let is_first = found.latency.is_none();
+        (found.alive, found.latency, found.unanswered) = (cx.now, Some(smooth), None);
         if is_first {
             self.birthday.last = BirthdayOutcome::Succeeded(cx.now);
             cx.own.birthday.end(self.key, cx.now + BIRTHDAY_REST);
@@ -447,31 +450,32 @@ impl Peer {
 
     /// Data was received by an auxiliary socket.
     pub fn handle_auxiliary_data(&mut self, number: u32, now: Duration) {
-        if let Some(met) = self.birthday.met_by(number) {
-            (met.alive, met.unanswered) = (now, None);
+        if let Some(found) = self.birthday.found_in_group(number) {
+            (found.alive, found.unanswered) = (now, None);
         }
     }
 
     /// Packets were sent or we moved: pings the path if it showed no sign of life for `after`.
     pub fn doubt_auxiliary(&mut self, after: Duration, cx: &mut Context<'_>) {
-        let doubted = |met: &Met| met.unanswered.is_none() && cx.now >= met.alive + after;
-        if self.birthday.met().is_some_and(doubted) {
+        let doubted =
+            |found: &FoundPath| found.unanswered.is_none() && cx.now >= found.alive + after;
+        if self.birthday.found().is_some_and(doubted) {
             self.ping_auxiliary(None, cx);
         }
     }
 
-    fn ping_met(&mut self, cx: &mut Context<'_>) {
+    fn ping_found(&mut self, cx: &mut Context<'_>) {
         let is_active = self.is_active(cx.now);
-        if self.birthday.met().is_some_and(|met| cx.now >= met.next_ping(is_active)) {
+        if self.birthday.found().is_some_and(|found| cx.now >= found.next_ping(is_active)) {
             self.ping_auxiliary(None, cx);
         }
     }
 
     pub fn ping_auxiliary(&mut self, number: Option<u32>, cx: &mut Context<'_>) {
-        let Stage::Met(met) = &mut self.birthday.stage else { return };
-        met.pinged = cx.now;
-        met.unanswered.get_or_insert(cx.now);
-        let (addr, socket) = (met.at, met.socket);
+        let Stage::Found(found) = &mut self.birthday.stage else { return };
+        found.pinged = cx.now;
+        found.unanswered.get_or_insert(cx.now);
+        let (addr, socket) = (found.at, found.socket);
         let path = Path::Auxiliary { at: addr, number: socket.number };
         let (message, pinged) = cx.new_ping(path, number);
         self.await_pong(pinged);

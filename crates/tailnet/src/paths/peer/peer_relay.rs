@@ -28,11 +28,11 @@ use crate::{
 
 #[derive(Debug, Default)]
 pub struct RelayPath {
-    asked: Vec<Asked>,
+    pending: Vec<PendingRequest>,
     bindings: Vec<Binding>,
     used: Option<Used>,
     /// The time of the last request to all relays, and the earliest time of the next one.
-    asked_at: Option<Duration>,
+    requested_at: Option<Duration>,
     next: Duration,
     calls: Limit,
     /// The time of the next timer.
@@ -41,11 +41,11 @@ pub struct RelayPath {
 
 /// A pending request for an endpoint.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PendingRequest {
     relay: PeerRelay,
     generation: u32,
     at: Duration,
-    twice: bool,
+    repeated: bool,
 }
 
 /// An endpoint to which we bind.
@@ -78,8 +78,8 @@ impl RelayPath {
 
     /// Returns whether no relay was used.
     pub fn is_quiet(&self) -> bool {
-        let Self { asked, bindings, used, asked_at, .. } = self;
-        asked.is_empty() && bindings.is_empty() && used.is_none() && asked_at.is_none()
+        let Self { pending, bindings, used, requested_at, .. } = self;
+        pending.is_empty() && bindings.is_empty() && used.is_none() && requested_at.is_none()
     }
 
     /// Returns the path through a relay, if one is proven.
@@ -93,7 +93,7 @@ impl RelayPath {
 
     /// A path was lost: relays are needed earlier.
     pub fn handle_loss(&mut self, now: Duration) {
-        self.next = self.asked_at.map_or(now, |at| now.max(at + RELAYED_LOST));
+        self.next = self.requested_at.map_or(now, |at| now.max(at + RELAYED_LOST));
     }
 
     /// Received packets were not processed for this time.
@@ -110,8 +110,9 @@ impl RelayPath {
 
     /// Returns whether a request with this number is pending at the relay.
     pub fn awaits(&self, server: &NodePublic, generation: u32) -> bool {
-        let is_it = |asked: &Asked| asked.generation == generation && asked.relay.node == *server;
-        self.asked.iter().any(is_it)
+        let is_it =
+            |asked: &PendingRequest| asked.generation == generation && asked.relay.node == *server;
+        self.pending.iter().any(is_it)
     }
 
     fn is_at(&self, at: SocketAddr, vni: Vni) -> bool {
@@ -136,11 +137,12 @@ impl Peer {
     pub fn continue_peer_relays(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         self.relayed.bindings.retain(|binding| now < binding.ends);
-        self.relayed.asked.retain(|asked| now < asked.at + ALLOCATE_TIMEOUT);
-        let late = |asked: &&mut Asked| !asked.twice && now >= asked.at + ALLOCATE_AGAIN;
+        self.relayed.pending.retain(|asked| now < asked.at + ALLOCATE_TIMEOUT);
+        let late =
+            |asked: &&mut PendingRequest| !asked.repeated && now >= asked.at + ALLOCATE_AGAIN;
         let mut again = Vec::new();
-        for asked in self.relayed.asked.iter_mut().filter(late) {
-            asked.twice = true;
+        for asked in self.relayed.pending.iter_mut().filter(late) {
+            asked.repeated = true;
             again.push(*asked);
         }
         again.iter().for_each(|asked| self.request(asked, cx));
@@ -152,7 +154,7 @@ impl Peer {
                 self.ping_relayed(used.at, used.vni, None, cx);
             }
         }
-        let wants = self.wants_relay(cx);
+        let wants = self.needs_relay(cx);
         if wants && now >= self.relayed.next {
             self.request_all(cx);
         }
@@ -160,7 +162,7 @@ impl Peer {
     }
 
     /// Relays are used only after the search for a direct path failed.
-    fn wants_relay(&self, cx: &Context<'_>) -> bool {
+    fn needs_relay(&self, cx: &Context<'_>) -> bool {
         self.supports_peer_relays
             && !self.disco.is_zero()
             && !cx.own.relays.is_empty()
@@ -176,18 +178,19 @@ impl Peer {
 
     fn request_all(&mut self, cx: &mut Context<'_>) {
         let pause = if self.relayed.used.is_some() { RELAYED_BETTER } else { RELAYED_AGAIN };
-        self.relayed.asked_at = Some(cx.now);
+        self.relayed.requested_at = Some(cx.now);
         self.relayed.next = cx.now + cx.jittered(pause);
-        self.relayed.asked.clear();
+        self.relayed.pending.clear();
         let relays = cx.own.relays.iter().filter(|relay| relay.node != self.key);
         for relay in relays.take(PEER_RELAYS).copied().collect::<Vec<_>>() {
-            let asked = Asked { relay, generation: cx.generation(), at: cx.now, twice: false };
-            self.relayed.asked.push(asked);
+            let asked =
+                PendingRequest { relay, generation: cx.generation(), at: cx.now, repeated: false };
+            self.relayed.pending.push(asked);
             self.request(&asked, cx);
         }
     }
 
-    fn request(&self, asked: &Asked, cx: &mut Context<'_>) {
+    fn request(&self, asked: &PendingRequest, cx: &mut Context<'_>) {
         let PeerRelay { node, disco, home } = asked.relay;
         let Some(region) = home.or(cx.own.home) else { return };
         let clients = [cx.own.disco, self.disco];
@@ -202,7 +205,7 @@ impl Peer {
         endpoint: &RelayEndpoint,
         cx: &mut Context<'_>,
     ) {
-        self.relayed.asked.retain(|asked| asked.generation != generation);
+        self.relayed.pending.retain(|asked| asked.generation != generation);
         if !self.is_for_both(endpoint, cx) {
             return;
         }
@@ -338,9 +341,9 @@ impl Peer {
     }
 
     fn relayed_due(&self, wants: bool) -> Option<Duration> {
-        let asked = self.relayed.asked.iter();
+        let asked = self.relayed.pending.iter();
         let asked = asked
-            .map(|asked| asked.at + if asked.twice { ALLOCATE_TIMEOUT } else { ALLOCATE_AGAIN });
+            .map(|asked| asked.at + if asked.repeated { ALLOCATE_TIMEOUT } else { ALLOCATE_AGAIN });
         let bindings = self.relayed.bindings.iter().map(|binding| binding.ends);
         let used = self.relayed.used.map(|used| {
             let ends = used.alive + TRUST;

@@ -8,7 +8,7 @@ impl Peer {
     pub fn publish_path(&mut self, cx: &mut Context<'_>) {
         let is_up = |region: &u16| !cx.own.relays_down.contains(region);
         let direct = self.direct.map(|direct| Path::Direct(direct.addr));
-        let known = self.known_region(cx.now).filter(is_up).map(Path::Relay);
+        let known = self.confirmed_region(cx.now).filter(is_up).map(Path::Relay);
         let guess = self.region(cx).filter(is_up).map(Path::Relay);
         // Without a relay, an unproven address is better than no path: data sent there shows that a
         // path is needed.

@@ -58,7 +58,7 @@ struct Round {
 enum Stage {
     /// Waits for a call of the peer, which knows its endpoints better than the map. A stock peer
     /// delays its call by 5 s if we call first.
-    Asked,
+    AwaitingCall,
     /// Waits until our own endpoints are fresh.
     Refresh,
     /// Waits for the confirmation of our call. The number of repetitions.
@@ -115,7 +115,7 @@ impl Peer {
         let called = self.search.called.is_some() && self.direct.is_none();
         if called && self.search.recalls.admit(cx.now, RECALLS) {
             match self.search.round {
-                Some(Round { stage: Stage::Asked | Stage::Refresh, .. }) => {}
+                Some(Round { stage: Stage::AwaitingCall | Stage::Refresh, .. }) => {}
                 Some(_) => self.call_and_wait(cx),
                 None => self.search.want_now(cx.now),
             }
@@ -150,11 +150,13 @@ impl Peer {
             }
             Some(Round { began, stage, until, .. }) => {
                 let began = *began;
-                let has_called = !matches!(stage, Stage::Asked | Stage::Refresh);
+                let has_called = !matches!(stage, Stage::AwaitingCall | Stage::Refresh);
                 match stage {
                     Stage::Pinging(0) => {}
                     Stage::Pinging(_) => (*stage, *until) = (Stage::Pinging(0), cx.now),
-                    Stage::Asked => (*stage, *until) = (Stage::Refresh, cx.now + REFRESH_WAIT),
+                    Stage::AwaitingCall => {
+                        (*stage, *until) = (Stage::Refresh, cx.now + REFRESH_WAIT)
+                    }
                     _ => {}
                 }
                 let new = self.candidates.join_round(began);
@@ -169,10 +171,10 @@ impl Peer {
     }
 
     /// Everything that we sent through the relay before `sent` has arrived.
-    pub fn handle_relay_answer(&mut self, sent: Duration, cx: &mut Context<'_>) {
+    pub fn handle_relay_pong(&mut self, sent: Duration, cx: &mut Context<'_>) {
         let Some(round) = self.search.round else { return };
         match round.stage {
-            Stage::Asked => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
+            Stage::AwaitingCall => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
             Stage::Called(_) if round.called.is_some_and(|called| sent >= called) => {
                 let primes = cx.now.saturating_sub(sent) / 8;
                 let primes = primes.clamp(PEER_PRIMES, PEER_PRIMES_LATE);
@@ -203,7 +205,7 @@ impl Peer {
             && cx.now >= self.search.next
         {
             let knows = self.candidates.any_public();
-            self.begin_round(if knows { Stage::Refresh } else { Stage::Asked }, cx);
+            self.begin_round(if knows { Stage::Refresh } else { Stage::AwaitingCall }, cx);
             self.continue_round(cx);
         }
     }
@@ -238,11 +240,11 @@ impl Peer {
         let (stage, wait) = match (first, region) {
             (Stage::Pinging(_), _) => (first, PEER_PRIMES),
             (_, None) => (Stage::Called(0), PRIMING_WAIT),
-            (Stage::Asked, _) => (first, CALL_WAITS[0]),
+            (Stage::AwaitingCall, _) => (first, CALL_WAITS[0]),
             _ => (first, REFRESH_WAIT),
         };
         self.search.round = Some(Round { began: now, stage, until: now + wait, called: None });
-        if let Some(region) = region.filter(|_| stage == Stage::Asked) {
+        if let Some(region) = region.filter(|_| stage == Stage::AwaitingCall) {
             self.ping_by_relay(region, None, cx);
         }
         if !matches!(stage, Stage::Pinging(_)) && !cx.own.is_fresh(now) && cx.own.request(now) {
@@ -261,7 +263,7 @@ impl Peer {
         while let Some(round) = self.search.round {
             let due = cx.now >= round.until;
             match round.stage {
-                Stage::Asked if due => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
+                Stage::AwaitingCall if due => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
                 Stage::Refresh if due || cx.own.is_fresh(cx.now) => {
                     self.call_and_wait(cx);
                 }

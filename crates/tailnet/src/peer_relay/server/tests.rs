@@ -53,7 +53,7 @@ impl World {
         openers.find_map(|client| client.open(&answer[GENEVE_LEN..]).ok()).map(|(_, said)| said)
     }
 
-    fn say(
+    fn send(
         &mut self,
         client: usize,
         vni: Vni,
@@ -72,7 +72,7 @@ impl World {
     fn begin_as(&mut self, client: usize, vni: Vni, generation: u32, from: Endpoint) -> Bind {
         let other = self.keys()[1 - client];
         let bind = Bind { vni, generation, other, challenge: [0; 32] };
-        match self.say(client, vni, &Message::Bind(bind), from) {
+        match self.send(client, vni, &Message::Bind(bind), from) {
             Some(Message::BindChallenge(challenge)) => challenge,
             other => panic!("{other:?}"),
         }
@@ -80,7 +80,7 @@ impl World {
 
     fn bind(&mut self, client: usize, vni: Vni, from: Endpoint) {
         let challenge = self.begin(client, vni, from);
-        assert_eq!(self.say(client, vni, &Message::BindAnswer(challenge), from), None);
+        assert_eq!(self.send(client, vni, &Message::BindAnswer(challenge), from), None);
     }
 
     fn bound(&mut self) -> Vni {
@@ -96,7 +96,7 @@ impl World {
 }
 
 #[test]
-fn two_bound_clients_reach_each_other_and_nobody_else() {
+fn bound_clients_reach_only_each_other() {
     let mut world = World::new();
     let vni = world.bound();
     // It is sent from the socket that received the other client.
@@ -112,7 +112,7 @@ fn two_bound_clients_reach_each_other_and_nobody_else() {
 }
 
 #[test]
-fn nothing_passes_before_both_are_bound() {
+fn nothing_is_relayed_before_both_are_bound() {
     let mut world = World::new();
     let vni = world.allocate().vni;
     world.bind(0, vni, at(1));
@@ -123,7 +123,7 @@ fn nothing_passes_before_both_are_bound() {
 }
 
 #[test]
-fn the_same_two_have_one_endpoint_whoever_asks() {
+fn two_clients_share_one_endpoint_for_all_requests() {
     let mut world = World::new();
     let first = world.allocate();
     let [a, b] = world.keys();
@@ -134,7 +134,7 @@ fn the_same_two_have_one_endpoint_whoever_asks() {
 }
 
 #[test]
-fn no_endpoint_is_for_one_node_or_nobody_or_the_relay_itself() {
+fn equal_zero_or_relay_clients_get_no_endpoint() {
     let mut world = World::new();
     let ([a, _], own) = (world.keys(), world.server.key());
     for clients in [[a, a], [a, DiscoPublic::default()], [a, own]] {
@@ -143,7 +143,7 @@ fn no_endpoint_is_for_one_node_or_nobody_or_the_relay_itself() {
 }
 
 #[test]
-fn a_challenge_is_good_for_the_address_and_client_that_it_was_made_for() {
+fn challenge_is_valid_only_for_its_address_and_client() {
     let mut world = World::new();
     let vni = world.allocate().vni;
     let challenge = world.begin(0, vni, at(1));
@@ -151,50 +151,50 @@ fn a_challenge_is_good_for_the_address_and_client_that_it_was_made_for() {
     // From another address; with a changed byte; by the other client.
     let neighbour = Endpoint { local: at(1).local, ..Endpoint::new(([192, 0, 2, 9], 1).into()) };
     for elsewhere in [at(8), neighbour] {
-        world.say(0, vni, &Message::BindAnswer(challenge), elsewhere);
+        world.send(0, vni, &Message::BindAnswer(challenge), elsewhere);
         assert_eq!(world.forward(vni, elsewhere), None);
     }
     let mut changed = challenge;
     changed.challenge[31] ^= 1;
-    world.say(0, vni, &Message::BindAnswer(changed), at(1));
-    world.say(1, vni, &Message::BindAnswer(challenge), at(1));
+    world.send(0, vni, &Message::BindAnswer(changed), at(1));
+    world.send(1, vni, &Message::BindAnswer(challenge), at(1));
     assert_eq!(world.forward(vni, at(1)), None);
-    world.say(0, vni, &Message::BindAnswer(challenge), at(1));
+    world.send(0, vni, &Message::BindAnswer(challenge), at(1));
     assert_eq!(world.forward(vni, at(1)), Some(at(2)));
 }
 
 #[test]
-fn a_challenge_is_good_for_the_generation_that_it_was_made_for_while_that_is_the_last() {
+fn challenge_is_valid_only_for_the_last_generation() {
     let mut world = World::new();
     let vni = world.allocate().vni;
     world.bind(1, vni, at(2));
     let former = world.begin_as(0, vni, 3, at(1));
     let latest = world.begin_as(0, vni, 4, at(1));
-    world.say(0, vni, &Message::BindAnswer(former), at(1));
+    world.send(0, vni, &Message::BindAnswer(former), at(1));
     assert_eq!(world.forward(vni, at(1)), None, "another handshake has begun");
-    world.say(0, vni, &Message::BindAnswer(Bind { generation: 4, ..former }), at(1));
+    world.send(0, vni, &Message::BindAnswer(Bind { generation: 4, ..former }), at(1));
     assert_eq!(world.forward(vni, at(1)), None, "it was made for another generation");
-    world.say(0, vni, &Message::BindAnswer(latest), at(1));
+    world.send(0, vni, &Message::BindAnswer(latest), at(1));
     assert_eq!(world.forward(vni, at(1)), Some(at(2)));
 }
 
 #[test]
-fn an_answer_that_bound_before_binds_no_second_time() {
+fn replayed_answer_does_not_bind_again() {
     let mut world = World::new();
     let vni = world.allocate().vni;
     world.bind(1, vni, at(2));
     let former = world.begin(0, vni, at(1));
-    world.say(0, vni, &Message::BindAnswer(former), at(1));
+    world.send(0, vni, &Message::BindAnswer(former), at(1));
     assert_eq!(world.forward(vni, at(2)), Some(at(1)));
     world.bind(0, vni, at(5));
     // An attacker replays the recorded answer.
-    world.say(0, vni, &Message::BindAnswer(former), at(1));
+    world.send(0, vni, &Message::BindAnswer(former), at(1));
     assert_eq!(world.forward(vni, at(2)), Some(at(5)));
     assert_eq!(world.forward(vni, at(1)), None);
 }
 
 #[test]
-fn strangers_and_malformed_binds_have_no_answer() {
+fn strangers_and_malformed_binds_get_no_answer() {
     let mut world = World::new();
     let vni = world.allocate().vni;
     let [a, b] = world.keys();
@@ -207,11 +207,11 @@ fn strangers_and_malformed_binds_have_no_answer() {
         Bind { other: a, ..good },
         Bind { vni: Vni::new(99).unwrap(), ..good },
     ] {
-        assert_eq!(world.say(0, vni, &Message::Bind(bad), at(1)), None, "{bad:?}");
+        assert_eq!(world.send(0, vni, &Message::Bind(bad), at(1)), None, "{bad:?}");
     }
-    assert_eq!(world.say(0, Vni::new(99).unwrap(), &Message::Bind(good), at(1)), None);
+    assert_eq!(world.send(0, Vni::new(99).unwrap(), &Message::Bind(good), at(1)), None);
     let ping = Message::Ping { tx: [0; 12], node_key: None, padding: 0 };
-    assert_eq!(world.say(0, vni, &ping, at(1)), None);
+    assert_eq!(world.send(0, vni, &ping, at(1)), None);
     let mut forged = world.clients[0].seal(server, &Message::Bind(good), [1; 24]);
     forged[70] ^= 1;
     assert_eq!(world.control(vni, &forged, at(1)), None);
@@ -221,7 +221,7 @@ fn strangers_and_malformed_binds_have_no_answer() {
 }
 
 #[test]
-fn a_client_that_binds_from_elsewhere_has_moved() {
+fn binding_from_another_address_moves_the_client() {
     let mut world = World::new();
     let vni = world.bound();
     world.begin(0, vni, at(5));
@@ -232,7 +232,7 @@ fn a_client_that_binds_from_elsewhere_has_moved() {
 }
 
 #[test]
-fn an_endpoint_waits_30_seconds_for_both() {
+fn endpoint_waits_30_seconds_for_both_clients() {
     let mut world = World::new();
     let before = world.allocate();
     world.bind(0, before.vni, at(1));
@@ -241,13 +241,13 @@ fn an_endpoint_waits_30_seconds_for_both() {
     world.now += SECOND;
     let other = world.keys()[0];
     let late = Bind { vni: before.vni, generation: 3, other, challenge: [0; 32] };
-    assert_eq!(world.say(1, before.vni, &Message::Bind(late), at(2)), None);
+    assert_eq!(world.send(1, before.vni, &Message::Bind(late), at(2)), None);
     let after = world.allocate();
     assert!(after.lamport > before.lamport && after.vni != before.vni);
 }
 
 #[test]
-fn a_bound_endpoint_ends_300_seconds_after_either_fell_silent() {
+fn bound_endpoint_expires_300_seconds_after_one_client_is_silent() {
     let mut world = World::new();
     let vni = world.bound();
     for _ in 0..5 {
@@ -258,7 +258,7 @@ fn a_bound_endpoint_ends_300_seconds_after_either_fell_silent() {
     world.now += 200 * SECOND;
     assert!(world.forward(vni, at(1)).is_some());
     world.now += 101 * SECOND;
-    assert_eq!(world.forward(vni, at(1)), None, "the other was not last_received");
+    assert_eq!(world.forward(vni, at(1)), None, "no data came from the other client");
     let due = world.server.poll_timeout().unwrap();
     world.server.handle_timeout(due.max(world.now));
     assert_eq!(world.server.sessions().count(), 0);
@@ -266,7 +266,7 @@ fn a_bound_endpoint_ends_300_seconds_after_either_fell_silent() {
 }
 
 #[test]
-fn challenges_outlast_one_change_of_the_secret_and_no_second_one() {
+fn challenge_is_valid_until_the_second_change_of_the_secret() {
     for (changes, is_good) in [(1, true), (2, false)] {
         let mut world = World::new();
         let vni = world.bound();
@@ -275,13 +275,13 @@ fn challenges_outlast_one_change_of_the_secret_and_no_second_one() {
             world.now += 121 * SECOND;
             world.begin(1, vni, at(2));
         }
-        world.say(0, vni, &Message::BindAnswer(challenge), at(5));
+        world.send(0, vni, &Message::BindAnswer(challenge), at(5));
         assert_eq!(world.forward(vni, at(5)).is_some(), is_good, "{changes} changes");
     }
 }
 
 #[test]
-fn endpoints_are_bounded_in_all_and_for_each_that_asks() {
+fn endpoints_are_limited_in_total_and_per_client() {
     let mut world = World::new();
     let client = |number: usize| {
         let mut bytes = [3; 32];
@@ -291,14 +291,14 @@ fn endpoints_are_bounded_in_all_and_for_each_that_asks() {
     let mut made = 0;
     for asker in 0..5 {
         let mut fits = 0;
-        for other in 0..MOST_OF_ONE + 10 {
+        for other in 0..MAX_PER_CLIENT + 10 {
             let clients = [client(asker), client(1000 + other)];
             fits += usize::from(world.server.allocate(clients[0], clients, world.now).is_ok());
         }
-        assert!(fits <= MOST_OF_ONE);
+        assert!(fits <= MAX_PER_CLIENT);
         made += fits;
     }
-    assert_eq!((made, world.server.sessions().count()), (MOST, MOST));
+    assert_eq!((made, world.server.sessions().count()), (MAX_ENDPOINTS, MAX_ENDPOINTS));
     world.now += 31 * SECOND;
     world.allocate();
     assert_eq!(world.server.sessions().count(), 1);

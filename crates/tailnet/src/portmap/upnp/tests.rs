@@ -33,7 +33,7 @@ fn service(text: &str) -> Option<(u16, String)> {
 const IP1: &str = "urn:schemas-upnp-org:service:WANIPConnection:1";
 
 #[test]
-fn an_answer_to_a_search_is_read() {
+fn answer_to_a_search_is_read() {
     let found =
         SearchResponse::read(answer("http://192.168.0.1:5000/rootDesc.xml").as_bytes(), GATEWAY);
     let expected =
@@ -45,7 +45,7 @@ fn an_answer_to_a_search_is_read() {
 }
 
 #[test]
-fn a_description_is_had_from_the_gateway_alone() {
+fn description_on_another_host_is_refused() {
     for elsewhere in [
         "http://192.168.0.9:5000/a",
         "http://router.lan/a",
@@ -68,7 +68,7 @@ fn a_description_is_had_from_the_gateway_alone() {
 }
 
 #[test]
-fn a_description_names_where_ports_are_mapped() {
+fn control_url_is_read_from_the_description() {
     let at = |url: &str, base: &str| service(&description(IP1, url, base));
     assert_eq!(at("/ctl/IPConn", ""), Some((5000, "/ctl/IPConn".into())));
     assert_eq!(at("IPConn", ""), Some((5000, "/a/IPConn".into())));
@@ -80,7 +80,7 @@ fn a_description_names_where_ports_are_mapped() {
 }
 
 #[test]
-fn the_newest_service_is_taken() {
+fn newest_service_is_selected() {
     let of = |kind: Kind, url: &str| {
         let name = kind.name();
         format!(
@@ -95,7 +95,7 @@ fn the_newest_service_is_taken() {
 }
 
 #[test]
-fn requests_are_what_routers_expect() {
+fn requests_have_the_form_that_routers_expect() {
     let service = Service { kind: Kind::Ip1, place: place(80, "/c") };
     let own = Ipv4Addr::new(192, 168, 0, 2);
     let map = Request::Map { external: 4000, own, internal: 41641, lifetime: 7200 };
@@ -154,7 +154,7 @@ fn answers_are_read() {
 }
 
 #[test]
-fn a_text_that_grows_when_it_is_read_is_none() {
+fn expanding_xml_is_refused() {
     let bomb = "<!DOCTYPE a [<!ENTITY b \"bbbbbbbbbb\"><!ENTITY c \"&b;&b;&b;&b;\">]><a>&c;</a>";
     assert!(parse(bomb).is_none());
     let deep = format!("{}{}", "<a>".repeat(20_000), "</a>".repeat(20_000));

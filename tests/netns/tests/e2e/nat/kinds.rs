@@ -43,11 +43,11 @@ fn a_node_detects_the_kind_of_its_nat() {
     for member in [&cone, &symmetric, &restricted] {
         member.wait_until_direct(&hairpin);
     }
-    let same = "the same port for all destinations, which is that of here";
+    let same = "the same port for all destinations, equal to the local port";
     wait_for_line(&hairpin, &format!("{same}, hairpin"));
     wait_for_line(&cone, &format!("{same}, no hairpin"));
     wait_for_line(&restricted, &format!("{same}, no hairpin"));
-    wait_for_line(&symmetric, "another port for each destination (symmetric), no hairpin");
+    wait_for_line(&symmetric, "a different port for each destination (symmetric), no hairpin");
 
     symmetric.reaches(&restricted, Family::V4);
     eventually("it explains why it is relayed", PATIENCE, || {

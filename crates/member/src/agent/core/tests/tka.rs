@@ -256,7 +256,7 @@ async fn coordinator_without_tka_head_admits_no_unsigned_peer() {
         for answer in [json!({}), json!({ "DisablementSecret": other }), chain.checkpoint()] {
             let request = rig.answer("/machine/tka/bootstrap", &answer).await;
             assert_eq!(request["Head"], chain.head());
-            let health = rig.health("a valid disablement secret alone").await;
+            let health = rig.health("only a valid disablement secret").await;
             assert_eq!(health.len(), 1, "{values} {answer}");
             assert!(rig.tka_request().await.is_none(), "not at once");
             rig.pass(Duration::from_secs(300)).await;
@@ -293,14 +293,14 @@ async fn invalid_tka_update_changes_nothing_and_is_reported() {
         let answer = missing(&updates, &chain.head());
         let offer = rig.answer("/machine/tka/sync/offer", &answer).await;
         assert_eq!(offer["Head"], first.head().to_string(), "{updates:?}");
-        let health = rig.health("is refused, and changes nothing").await;
+        let health = rig.health("coordinator is rejected").await;
         assert_eq!(health.len(), 1, "{updates:?}");
         rig.pass(Duration::from_secs(300)).await;
     }
     let updates = missing(&chain.updates(), &chain.head());
     rig.answer("/machine/tka/sync/offer", &updates).await;
     rig.answer("/machine/tka/sync/send", &json!({ "Head": chain.head() })).await;
-    assert!(rig.health("is refused, and changes nothing").await.is_empty());
+    assert!(rig.health("coordinator is rejected").await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -311,7 +311,7 @@ async fn coordinator_with_diverged_chain_is_reported_and_no_peer_is_lost() {
     rig.map(json!({ "TKAInfo": { "Head": other.head() } })).await;
     let offer = missing(&other.updates(), &other.head());
     rig.answer("/machine/tka/sync/offer", &offer).await;
-    assert_eq!(rig.health("follows no known update").await.len(), 1);
+    assert_eq!(rig.health("its parent is unknown").await.len(), 1);
     rig.pass(Duration::from_secs(300)).await;
     rig.answer("/machine/tka/sync/offer", &json!({ "Head": other.head() })).await;
     rig.answer("/machine/tka/sync/send", &json!({ "Head": other.head() })).await;
