@@ -85,11 +85,11 @@ impl Network {
         );
         self.commit();
         let id = self.state.find_machine_node(&machine, &key).unwrap_or(NodeId(0));
-        let told = json!({
+        let frames = json!({
             "Version": 131, "NodeKey": key, "DiscoKey": DiscoPublic(bytes), "OmitPeers": true,
             "Endpoints": ["192.0.2.1:41641"],
         });
-        self.state.apply_map_request(id, &MapRequest::read(told.to_string().as_bytes())?, NOW);
+        self.state.apply_map_request(id, &MapRequest::read(frames.to_string().as_bytes())?, NOW);
         self.state.connect(id, NOW);
         self.commit();
         self.sessions.push(Session::new(id, key));
@@ -103,12 +103,12 @@ impl Network {
 
     /// Polls all streams. Returns the number of frames and of bytes.
     fn read(&mut self) -> (usize, usize) {
-        let told =
+        let frames =
             self.sessions.iter_mut().filter_map(|session| match session.poll(&self.state, NOW) {
                 PollResult::Frame(frame) => Some(frame.text().len()),
                 PollResult::Nothing | PollResult::End(_) => None,
             });
-        told.fold((0, 0), |(frames, bytes), more| (frames + 1, bytes + more))
+        frames.fold((0, 0), |(frames, bytes), more| (frames + 1, bytes + more))
     }
 }
 
@@ -146,7 +146,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let text = text(5433);
         let policy = Policy::parse(&text).map_err(|refusal| refusal.to_string())?;
         let begin = Instant::now();
-        let judged = network
+        let review = network
             .state
             .save_policy(&text, &policy, NOW)
             .map_err(|refusal| refusal.to_string())?;
@@ -158,7 +158,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             begin.elapsed()
         );
         let begin = Instant::now();
-        let found = judged.after.difference(&judged.before, 1000);
+        let found = review.after.difference(&review.before, 1000);
         println!(
             "  difference in {:?}: {} lines and {} more",
             begin.elapsed(),

@@ -85,7 +85,7 @@ impl Blocks {
         for (number, wanted) in indexes.words().iter().enumerate().filter(|(_, word)| **word != 0) {
             let first = node_index::as_index(number) * BLOCK_NODES;
             let block =
-                self.0.get(number).map(|kept| kept.get_or_init(|| Self::make(first, &node)));
+                self.0.get(number).map(|cached| cached.get_or_init(|| Self::make(first, &node)));
             if let Some((has, block)) = block
                 && has == wanted
             {

@@ -10,7 +10,7 @@ pub(crate) struct Connections {
     here: BTreeMap<NodeId, BTreeSet<StreamId>>,
     elsewhere: BTreeMap<i64, BTreeSet<NodeId>>,
     /// The time at which nodes lost their last stream.
-    gone: HashMap<NodeId, Time>,
+    disconnected: HashMap<NodeId, Time>,
     last: u64,
     /// The number of changes of the set of nodes with streams here.
     changes: u64,
@@ -30,7 +30,7 @@ impl Connections {
         let streams = self.here.entry(id).or_default();
         self.changes += u64::from(streams.is_empty());
         streams.insert(stream);
-        self.gone.remove(&id);
+        self.disconnected.remove(&id);
     }
 
     /// Removes a stream. Returns whether it existed.
@@ -55,11 +55,11 @@ impl Connections {
             false => self.elsewhere.insert(server, nodes.clone()),
         };
         let before = before.unwrap_or_default();
-        let come: Vec<NodeId> = nodes.difference(&before).copied().collect();
-        for id in &come {
-            self.gone.remove(id);
+        let added: Vec<NodeId> = nodes.difference(&before).copied().collect();
+        for id in &added {
+            self.disconnected.remove(id);
         }
-        (come, before.difference(&nodes).copied().collect())
+        (added, before.difference(&nodes).copied().collect())
     }
 
     /// Whether a node has a stream at any server.
@@ -78,17 +78,17 @@ impl Connections {
     }
 
     /// Records that a node lost its last stream.
-    pub fn mark_gone(&mut self, id: NodeId, since: Time) {
-        self.gone.insert(id, since);
+    pub fn mark_disconnected(&mut self, id: NodeId, since: Time) {
+        self.disconnected.insert(id, since);
     }
 
     /// The time at which a node lost its last stream.
-    pub fn gone_since(&self, id: NodeId) -> Option<Time> {
-        self.gone.get(&id).copied()
+    pub fn disconnected_since(&self, id: NodeId) -> Option<Time> {
+        self.disconnected.get(&id).copied()
     }
 
     /// Removes a deleted node. Its streams end by themselves.
     pub fn remove(&mut self, id: NodeId) {
-        self.gone.remove(&id);
+        self.disconnected.remove(&id);
     }
 }

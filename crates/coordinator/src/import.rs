@@ -180,8 +180,9 @@ impl Import {
     pub fn user(&mut self, mut user: User) -> Result<ImportOutcome, SkipReason> {
         let is_same = |other: &User| {
             let identities = other.identity.as_ref().zip(user.identity.as_ref());
-            let is_known = identities.is_some_and(|(kept, own)| own.matches(kept) || own == kept);
-            is_known || other.created == user.created || other.name == user.name
+            let is_same_identity =
+                identities.is_some_and(|(stored, own)| own.matches(stored) || own == stored);
+            is_same_identity || other.created == user.created || other.name == user.name
         };
         if check_number(&self.there, &self.users, &user, is_same)? == ImportOutcome::AlreadyPresent
         {

@@ -90,7 +90,7 @@ impl StoredObject {
             Self::AuditEntry(_, entry) => {
                 serde_json::from_str(body).map(|read| *entry = Some(read))
             }
-            Self::TkaState(_, kept) => serde_json::from_str(body).map(|read| *kept = Some(read)),
+            Self::TkaState(_, state) => serde_json::from_str(body).map(|read| *state = Some(read)),
             Self::TkaUpdate(_, update) => {
                 serde_json::from_str(body).map(|read| *update = Some(read))
             }
@@ -204,8 +204,8 @@ impl State {
             }
             // Entries are never changed.
             StoredObject::AuditEntry(..) => {}
-            StoredObject::TkaState(id, kept) => {
-                *kept = Some(&self.tka.stored).filter(|kept| kept.id == *id).cloned();
+            StoredObject::TkaState(id, state) => {
+                *state = Some(&self.tka.stored).filter(|state| state.id == *id).cloned();
             }
             StoredObject::TkaUpdate(id, update) => *update = self.tka.updates.get(id).cloned(),
         }
@@ -247,7 +247,7 @@ impl State {
                 StoredObject::ApiKey(id, None) => self.api_keys.remove(id),
                 StoredObject::AuditEntry(_, Some(entry)) => self.audit.push(entry),
                 StoredObject::AuditEntry(id, None) => self.audit.remove(id),
-                StoredObject::TkaState(_, kept) => self.tka.stored = kept.unwrap_or_default(),
+                StoredObject::TkaState(_, state) => self.tka.stored = state.unwrap_or_default(),
                 StoredObject::TkaUpdate(id, update) => self.tka.put_update(id, update),
             }
         }
@@ -314,7 +314,7 @@ impl State {
                     if let Some(entry) = self.nodes.remove(&id) {
                         let routes: Vec<IpNet> = before.routes().collect();
                         self.index_routes(id, &routes);
-                        self.note_gone(&before, entry.index);
+                        self.note_removed(&before, entry.index);
                     }
                 }
                 (None, None) => {}
@@ -369,11 +369,11 @@ fn difference(before: &Node, after: &Node) -> Parts {
     }
     if before.hostinfo != after.hostinfo {
         let has_new_routes = before.hostinfo.routable != after.hostinfo.routable;
-        let shown = |of: &Hostinfo| {
+        let peer_fields = |of: &Hostinfo| {
             (of.os.clone(), of.hostname.clone(), of.services.clone(), of.ssh_keys.clone())
         };
-        let is_shown = shown(&before.hostinfo) != shown(&after.hostinfo);
-        parts = parts.and(match (has_new_routes, is_shown) {
+        let has_new_peer_fields = peer_fields(&before.hostinfo) != peer_fields(&after.hostinfo);
+        parts = parts.and(match (has_new_routes, has_new_peer_fields) {
             (true, _) => Parts::WHOLE,
             (false, true) => Parts::PEER_VIEW,
             (false, false) => Parts::empty(),

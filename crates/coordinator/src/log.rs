@@ -136,11 +136,11 @@ impl Log {
     pub fn begin_epoch(&mut self, epoch: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
-            self.forget_versions();
+            self.drop_versions();
         }
     }
 
-    fn forget_versions(&mut self) {
+    fn drop_versions(&mut self) {
         self.versions.clear();
         self.mark = (self.mark + 1) & ((1 << MARK_BITS) - 1);
     }
@@ -150,7 +150,7 @@ impl Log {
     pub fn begin(&mut self, version: i64, at: Time) {
         let end = self.end();
         if self.versions.back().is_some_and(|last| last.number > version) {
-            self.forget_versions();
+            self.drop_versions();
         }
         if self.versions.back().is_some_and(|last| last.number == version) {
             return;

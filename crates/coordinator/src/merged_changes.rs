@@ -68,16 +68,16 @@ type Range = (u64, u64);
 impl MergedCache {
     /// The changes from `number` up to `end`. `None` if the log has forgotten some of them.
     pub fn between(&self, log: &Log, number: u64, end: u64) -> Option<Arc<MergedChanges>> {
-        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cached = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found =
-            kept().iter().find(|(of, _)| *of == (number, end)).map(|(_, merged)| merged.clone());
+            cached().iter().find(|(of, _)| *of == (number, end)).map(|(_, merged)| merged.clone());
         if found.is_some() {
             return found;
         }
         let merged = Arc::new(MergedChanges::of(log.between(number, end)?));
-        let mut kept = kept();
-        kept.truncate(MAX_CACHED - 1);
-        kept.push_front(((number, end), Arc::clone(&merged)));
+        let mut cached = cached();
+        cached.truncate(MAX_CACHED - 1);
+        cached.push_front(((number, end), Arc::clone(&merged)));
         Some(merged)
     }
 }

@@ -135,12 +135,12 @@ impl State {
     pub(crate) fn profile(&self, node: &Node) -> (i64, String) {
         let user = node.user.and_then(|id| self.users.get(&id));
         let number = user_number(node);
-        let (login, shown, picture) = match user {
+        let (login, display, picture) = match user {
             Some(user) => (user.name.as_str(), display_name(user), user.picture_url.as_str()),
             None => ("tagged-devices", "Tagged Devices", ""),
         };
         let profile = json!({
-            "ID": number, "LoginName": login, "DisplayName": shown, "ProfilePicURL": picture,
+            "ID": number, "LoginName": login, "DisplayName": display, "ProfilePicURL": picture,
         });
         (number, profile.to_string())
     }

@@ -72,12 +72,12 @@ impl State {
         };
         self.change_node(id, now, |node| {
             let mut parts = Parts::empty();
-            let shown = |of: &Hostinfo| {
+            let peer_fields = |of: &Hostinfo| {
                 (of.os.clone(), of.hostname.clone(), of.services.clone(), of.ssh_keys.clone())
             };
             if node.name != name || node.hostinfo.routable != hostinfo.routable {
                 parts = Parts::WHOLE;
-            } else if shown(&node.hostinfo) != shown(hostinfo) {
+            } else if peer_fields(&node.hostinfo) != peer_fields(hostinfo) {
                 parts = Parts::PEER_VIEW;
             }
             let home = hostinfo.net_info.home_relay;

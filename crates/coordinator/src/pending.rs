@@ -59,18 +59,19 @@ impl PendingRegistrations {
         pending: Arc<Pending>,
     ) -> Option<(String, Arc<Pending>)> {
         let of_machine = |other: &Pending| other.machine == pending.machine;
-        let gone = if self.0.values().filter(|other| of_machine(other)).count() >= MAX_PER_MACHINE {
-            self.oldest(of_machine)
-        } else if self.0.len() >= MAX_PENDING {
-            // The address with the most registrations.
-            let busiest = most_frequent(self.0.values().map(|pending| pending.from)).flatten();
-            self.oldest(|other| other.from == busiest)
-        } else {
-            None
-        };
-        let gone = gone.and_then(|number| self.0.remove_entry(&number));
+        let evicted =
+            if self.0.values().filter(|other| of_machine(other)).count() >= MAX_PER_MACHINE {
+                self.oldest(of_machine)
+            } else if self.0.len() >= MAX_PENDING {
+                // The address with the most registrations.
+                let busiest = most_frequent(self.0.values().map(|pending| pending.from)).flatten();
+                self.oldest(|other| other.from == busiest)
+            } else {
+                None
+            };
+        let evicted = evicted.and_then(|number| self.0.remove_entry(&number));
         self.0.insert(number, pending);
-        gone
+        evicted
     }
 
     fn oldest(&self, which: impl Fn(&Pending) -> bool) -> Option<String> {
@@ -111,8 +112,8 @@ mod tests {
             room.insert(format!("{flood}"), pending(flood, 2, u64::from(flood)));
         }
         assert!(room.get("mine").is_some() && room.0.len() == MAX_PENDING);
-        let gone = room.insert("newest".into(), pending(9999, 1, 9999));
-        assert_eq!(gone.map(|(_, pending)| pending.from), Some(Some([192, 0, 2, 2].into())));
+        let evicted = room.insert("newest".into(), pending(9999, 1, 9999));
+        assert_eq!(evicted.map(|(_, pending)| pending.from), Some(Some([192, 0, 2, 2].into())));
     }
 
     #[test]

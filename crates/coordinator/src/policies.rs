@@ -89,11 +89,11 @@ impl State {
         policy: &Policy,
         now: Time,
     ) -> Result<PolicyReview, Refusal> {
-        let judged = self.review_policy(text, policy)?;
+        let review = self.review_policy(text, policy)?;
         if !self.is_in_force(text) {
             self.store_and_activate(text.to_owned(), policy.clone(), now);
         }
-        Ok(judged)
+        Ok(review)
     }
 
     fn is_in_force(&self, text: &str) -> bool {
@@ -223,10 +223,10 @@ impl State {
     pub(crate) fn check_requested_tags(
         &self,
         owner: &policy::Node,
-        asked: &[String],
+        requested: &[String],
     ) -> Result<Vec<String>, Refusal> {
         let mut tags = owner.tags.clone();
-        let more: Vec<&String> = asked.iter().filter(|tag| !tags.contains(tag)).collect();
+        let more: Vec<&String> = requested.iter().filter(|tag| !tags.contains(tag)).collect();
         if !more.is_empty() {
             let users = self.policy_users_only();
             let policy = self.access.policy();

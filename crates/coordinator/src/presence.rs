@@ -83,20 +83,20 @@ impl State {
 
     /// Sets the nodes with streams at another server of the network.
     pub fn set_server_connections(&mut self, server: i64, nodes: BTreeSet<NodeId>, now: Time) {
-        let (come, gone) = self.connections.set_server_nodes(server, nodes);
-        for id in come {
+        let (added, removed) = self.connections.set_server_nodes(server, nodes);
+        for id in added {
             self.mark_responding(id);
             self.go_online(id);
         }
-        for id in gone {
+        for id in removed {
             self.handle_disconnect(id, now);
         }
     }
 
     /// Removes the streams of another server, which sent nothing since then.
     pub fn expire_server_connections(&mut self, server: i64, since: Time) {
-        let (_, gone) = self.connections.set_server_nodes(server, BTreeSet::new());
-        for id in gone {
+        let (_, removed) = self.connections.set_server_nodes(server, BTreeSet::new());
+        for id in removed {
             self.handle_disconnect(id, since);
         }
     }
@@ -115,7 +115,7 @@ impl State {
         if self.connections.has(id) || !self.nodes.contains_key(&id) {
             return;
         }
-        self.connections.mark_gone(id, since);
+        self.connections.mark_disconnected(id, since);
         self.timers.set(Timer::Offline(id), since.after(self.settings.offline_after));
         self.set_ephemeral_timer(id);
     }
@@ -187,19 +187,21 @@ impl State {
         let entry = self.nodes.get(&id).filter(|entry| entry.node.ephemeral)?;
         let patience = self.settings.ephemeral_after;
         // The stream may have been at another server, and its end was not reported here.
-        let gone = self.connections.gone_since(id).unwrap_or_default().max(self.started);
+        let disconnected =
+            self.connections.disconnected_since(id).unwrap_or_default().max(self.started);
         (!self.connections.has(id)).then(|| match entry.node.last_seen {
-            Some(seen) => seen.max(gone).after(patience),
-            None => entry.node.created.max(gone).after(patience.max(FIRST_CONNECTION)),
+            Some(seen) => seen.max(disconnected).after(patience),
+            None => entry.node.created.max(disconnected).after(patience.max(FIRST_CONNECTION)),
         })
     }
 
     fn go_offline(&mut self, id: NodeId, now: Time) {
         let is_connected = self.connections.has(id);
         // The node may have reconnected in between, and disconnected again.
-        let gone_for = self.connections.gone_since(id).map_or(Duration::MAX, |at| now.since(at));
+        let disconnected_for =
+            self.connections.disconnected_since(id).map_or(Duration::MAX, |at| now.since(at));
         let Some(entry) = self.nodes.get_mut(&id) else { return };
-        if !is_connected && entry.online && gone_for >= self.settings.offline_after {
+        if !is_connected && entry.online && disconnected_for >= self.settings.offline_after {
             entry.online = false;
             self.choose_primaries_of(id);
             self.note_parts(id, Parts::ONLINE);

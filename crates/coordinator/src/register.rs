@@ -109,8 +109,8 @@ impl From<Refusal> for RegisterError {
 
 impl State {
     /// Handles a request to register.
-    pub fn register(&mut self, asked: RegisterCommand<'_>, now: Time) -> RegisterResponse {
-        match self.try_register(asked, now) {
+    pub fn register(&mut self, command: RegisterCommand<'_>, now: Time) -> RegisterResponse {
+        match self.try_register(command, now) {
             Ok(answer) => answer,
             Err(RegisterError(why)) => RegisterResponse::Refused(refused_answer(&why)),
         }
@@ -118,10 +118,10 @@ impl State {
 
     fn try_register(
         &mut self,
-        asked: RegisterCommand<'_>,
+        command: RegisterCommand<'_>,
         now: Time,
     ) -> Result<RegisterResponse, RegisterError> {
-        let RegisterCommand { machine, request, .. } = asked;
+        let RegisterCommand { machine, request, .. } = command;
         if request.node_key.is_zero() {
             return Err(RegisterError("the request lacks a node key".into()));
         }
@@ -143,7 +143,7 @@ impl State {
             let id = self.register_by_key(machine, request, text, now)?;
             return Ok(RegisterResponse::Immediate(self.registered_answer(id)));
         }
-        Ok(self.await_approval(asked, now))
+        Ok(self.await_approval(command, now))
     }
 
     /// Checks that a node key is not in use by another machine.
@@ -227,12 +227,12 @@ impl State {
         now: Time,
     ) -> Result<(), RegisterError> {
         let node = &self.nodes[&id].node;
-        let asked = &request.hostinfo.tags;
+        let command = &request.hostinfo.tags;
         // A restarted client repeats its request. Tags may have been changed since.
-        if asked.is_empty() || *asked == node.hostinfo.tags {
+        if command.is_empty() || *command == node.hostinfo.tags {
             return Ok(());
         }
-        let tags = self.check_requested_tags(&policy_node(node), asked)?;
+        let tags = self.check_requested_tags(&policy_node(node), command)?;
         self.change_node(id, now, |node| {
             // The keys of tagged nodes do not expire.
             (node.tags, node.user, node.expires) = (tags, None, None);
@@ -371,8 +371,8 @@ impl State {
     }
 
     /// Adds a pending registration, or continues one.
-    fn await_approval(&mut self, asked: RegisterCommand<'_>, now: Time) -> RegisterResponse {
-        let RegisterCommand { machine, request, number, url, from } = asked;
+    fn await_approval(&mut self, command: RegisterCommand<'_>, now: Time) -> RegisterResponse {
+        let RegisterCommand { machine, request, number, url, from } = command;
         let followed = request.followup.strip_prefix(url);
         let answer = |number: &str| {
             json!({
@@ -395,8 +395,8 @@ impl State {
     fn add_pending(&mut self, number: &str, pending: Pending) {
         self.undo.waiting(&self.pending);
         let until = pending.since.after(LONGEST_WAIT);
-        if let Some((gone, _)) = self.pending.insert(number.to_owned(), Arc::new(pending)) {
-            self.timers.clear(Timer::Registration(gone));
+        if let Some((evicted, _)) = self.pending.insert(number.to_owned(), Arc::new(pending)) {
+            self.timers.clear(Timer::Registration(evicted));
         }
         self.timers.set(Timer::Registration(number.to_owned()), until);
     }

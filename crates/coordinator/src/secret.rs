@@ -198,9 +198,9 @@ mod tests {
         let parts = read(&text).unwrap();
         assert_eq!((parts.prefix.len(), parts.secret.len()), (12, 64));
         assert!(Hash::of(parts.secret) != Hash::of(parts.prefix));
-        let kept = serde_json::to_string(&Hash::of(parts.secret)).unwrap();
-        assert!(!kept.contains(parts.secret));
-        assert_eq!(serde_json::from_str::<Hash>(&kept).unwrap(), Hash::of(parts.secret));
+        let stored = serde_json::to_string(&Hash::of(parts.secret)).unwrap();
+        assert!(!stored.contains(parts.secret));
+        assert_eq!(serde_json::from_str::<Hash>(&stored).unwrap(), Hash::of(parts.secret));
     }
 
     #[test]
@@ -247,9 +247,9 @@ mod tests {
             assert_eq!(read(wrong), None, "{wrong}");
         }
         let hash = format!("$2a$10${}", "a".repeat(53));
-        let kept = serde_json::to_string(&Hash::of_bcrypt(&hash).unwrap()).unwrap();
-        assert_eq!(kept, format!("\"{hash}\""));
-        let read: Hash = serde_json::from_str(&kept).unwrap();
+        let stored = serde_json::to_string(&Hash::of_bcrypt(&hash).unwrap()).unwrap();
+        assert_eq!(stored, format!("\"{hash}\""));
+        let read: Hash = serde_json::from_str(&stored).unwrap();
         assert!(matches!(&read, Hash::Bcrypt(text) if *text == hash));
         assert!(read != Hash::of(&hash) && Hash::of_bcrypt(&hash[1..]).is_none());
     }

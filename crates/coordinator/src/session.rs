@@ -209,8 +209,8 @@ impl Session {
         }
         self.init_peers(state, entry);
         // The client may or may not know each of these nodes. Both are harmless.
-        let is_shown = |index: u32| self.known_peers.contains(index as usize);
-        let of = |index| if is_shown(index) { PeerUpdate::Full } else { PeerUpdate::Removed };
+        let is_known = |index: u32| self.known_peers.contains(index as usize);
+        let of = |index| if is_known(index) { PeerUpdate::Full } else { PeerUpdate::Removed };
         let others = merged.nodes().filter(|(id, ..)| *id != self.id);
         let mut updates: Vec<_> = others.map(|(id, index, _)| (id, of(index))).collect();
         if !is_own {
@@ -483,9 +483,9 @@ impl Session {
 
     /// Adds the owners of all peers and of the node itself.
     fn put_profiles(&self, state: &State, own: &Entry, fields: &mut Fields) {
-        let is_told =
+        let is_visible_owner =
             |of: &NodeSet| of.contains(own.index as usize) || of.intersects(&self.known_peers);
-        let users = state.indexes.of_users.values().filter(|of| is_told(of));
+        let users = state.indexes.of_users.values().filter(|of| is_visible_owner(of));
         let one =
             |of: &NodeSet| indexes(&of.intersection(&self.known_peers)).next().unwrap_or(own.index);
         let nodes = users.filter_map(|of| state.entry_at(one(of))).map(|entry| &entry.node);

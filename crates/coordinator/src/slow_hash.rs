@@ -43,10 +43,10 @@ impl State {
     }
 
     /// Replaces the hash of a key, after its secret was verified.
-    pub fn confirm_key(&mut self, proved: &UnverifiedKey) {
-        let is_same = |hash: &Hash| matches!(hash, Hash::Bcrypt(own) if *own == proved.bcrypt);
-        let hash = Hash::of(&proved.secret);
-        match proved.key {
+    pub fn confirm_key(&mut self, verified: &UnverifiedKey) {
+        let is_same = |hash: &Hash| matches!(hash, Hash::Bcrypt(own) if *own == verified.bcrypt);
+        let hash = Hash::of(&verified.secret);
+        match verified.key {
             KeyRef::PreAuth(id) => {
                 let Some(key) = self.keys.get(&id).filter(|key| is_same(&key.hash)) else { return };
                 let key = PreAuthKey { hash, ..key.clone() };

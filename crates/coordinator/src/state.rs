@@ -411,10 +411,10 @@ impl State {
         self.store_removal(Kind::Node, id.0);
         let routes: Vec<IpNet> = node.routes().collect();
         self.update_routes(id, &routes);
-        self.note_gone(&node, index);
+        self.note_removed(&node, index);
     }
 
-    pub(crate) fn note_gone(&mut self, node: &Node, index: u32) {
+    pub(crate) fn note_removed(&mut self, node: &Node, index: u32) {
         let id = node.id;
         self.access.mark_node_changed(index);
         self.blocks.invalidate(index);

@@ -228,9 +228,9 @@ impl State {
         if !self.nodes.contains_key(&id) {
             return Err(refusal::Refusal::NoNode(id));
         }
-        self.change_tka(|kept| {
-            kept.allowed = Some((id, now.after(INIT_WINDOW)));
-            kept.begun = kept.begun.take().filter(|(by, _)| *by == id);
+        self.change_tka(|stored| {
+            stored.allowed = Some((id, now.after(INIT_WINDOW)));
+            stored.begun = stored.begun.take().filter(|(by, _)| *by == id);
         });
         Ok(())
     }
@@ -242,10 +242,10 @@ impl State {
     pub fn handle_tka_request(
         &mut self,
         id: NodeId,
-        asked: &TkaRequest,
+        request: &TkaRequest,
         now: Time,
     ) -> Result<String, TkaRefusal> {
-        let answer = match asked {
+        let answer = match request {
             TkaRequest::Begin(checkpoint) => self.begin_init(id, checkpoint, now)?,
             TkaRequest::Finish(finish) => self.finish_init(id, finish, now)?,
             TkaRequest::Send(send) => self.sync_send(id, send, now)?,
@@ -260,8 +260,8 @@ impl State {
     ///
     /// # Errors
     /// The query is refused.
-    pub fn answer_tka_query(&self, asked: &TkaRequest) -> Result<String, TkaRefusal> {
-        let answer = match asked {
+    pub fn answer_tka_query(&self, request: &TkaRequest) -> Result<String, TkaRefusal> {
+        let answer = match request {
             TkaRequest::Bootstrap => self.bootstrap()?,
             TkaRequest::Offer { head, ancestors } => self.sync_offer(head, ancestors)?,
             TkaRequest::Affected(key) => self.affected_signatures(key)?,
@@ -284,7 +284,7 @@ impl State {
         }
         Authority::bootstrap(&checkpoint.0)?;
         let text = Base64::encode_string(&checkpoint.0);
-        self.change_tka(|kept| kept.begun = Some((id, text)));
+        self.change_tka(|stored| stored.begun = Some((id, text)));
         let nodes = self.nodes.values().map(|entry| {
             let node = &entry.node;
             let wrapping = read_public(&node.tka_key).ok();
@@ -317,8 +317,8 @@ impl State {
         let head = authority.head();
         self.tka.authority = Some(Arc::new(authority));
         self.store_updates(vec![checkpoint]);
-        self.change_tka(|kept| {
-            *kept = object::TkaState { is_on: true, ..object::TkaState::default() }
+        self.change_tka(|stored| {
+            *stored = object::TkaState { is_on: true, ..object::TkaState::default() }
         });
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             let signature = finish.signatures.get(&id.0).map(|text| Base64::encode_string(&text.0));
@@ -388,7 +388,9 @@ impl State {
         }
         self.tka.updates.clear();
         let secret = Some(Base64::encode_string(&secret.0));
-        self.change_tka(|kept| *kept = object::TkaState { secret, ..object::TkaState::default() });
+        self.change_tka(|stored| {
+            *stored = object::TkaState { secret, ..object::TkaState::default() }
+        });
         self.note(Change::Tka);
         self.record_tka_audit(id, "turn tailnet lock off".into(), now);
         Ok(json!({}))
@@ -466,8 +468,9 @@ impl State {
                 tka::claim(&text).is_ok_and(|claim| claim.node == node.key)
             };
             // A signature of the previous key is not valid for this one.
-            let kept = if is_of(&node.signature) { node.signature.clone() } else { String::new() };
-            let signature = signature.unwrap_or(kept);
+            let stored =
+                if is_of(&node.signature) { node.signature.clone() } else { String::new() };
+            let signature = signature.unwrap_or(stored);
             let parts = if node.signature == signature { Parts::empty() } else { Parts::WHOLE };
             node.signature = signature;
             parts
@@ -486,11 +489,11 @@ impl State {
     }
 
     fn change_tka(&mut self, change: impl FnOnce(&mut object::TkaState)) {
-        let mut kept = self.tka.stored.clone();
-        change(&mut kept);
-        kept.id = TKA_ID;
-        self.store(&kept);
-        self.tka.stored = kept;
+        let mut stored = self.tka.stored.clone();
+        change(&mut stored);
+        stored.id = TKA_ID;
+        self.store(&stored);
+        self.tka.stored = stored;
     }
 
     fn store_updates(&mut self, texts: Vec<Vec<u8>>) {

@@ -35,8 +35,8 @@ pub(crate) struct Undo {
 pub struct Redo {
     streams: Vec<(NodeId, StreamId, bool)>,
     ssh: Vec<SshDecision>,
-    gone: Vec<String>,
-    come: Vec<(String, Arc<Pending>)>,
+    removed: Vec<String>,
+    added: Vec<(String, Arc<Pending>)>,
 }
 
 impl Undo {
@@ -86,9 +86,10 @@ impl State {
             }
         }
         if let Some(waiting) = waiting {
-            redo.gone = waiting.without(&self.pending).map(|(number, _)| number.clone()).collect();
-            let come = self.pending.without(&waiting);
-            redo.come = come.map(|(number, own)| (number.clone(), Arc::clone(own))).collect();
+            redo.removed =
+                waiting.without(&self.pending).map(|(number, _)| number.clone()).collect();
+            let added = self.pending.without(&waiting);
+            redo.added = added.map(|(number, own)| (number.clone(), Arc::clone(own))).collect();
             for (number, since) in waiting.all() {
                 self.timers.set(Timer::Registration(number.clone()), since.after(LONGEST_WAIT));
             }
@@ -131,10 +132,10 @@ impl State {
             }
         }
         redo.ssh.iter().for_each(|decision| self.ssh_checks.decide(decision));
-        for number in redo.gone {
+        for number in redo.removed {
             self.pending.remove(&number);
         }
-        for (number, pending) in redo.come {
+        for (number, pending) in redo.added {
             self.timers.set(Timer::Registration(number.clone()), pending.since.after(LONGEST_WAIT));
             self.pending.insert(number, pending);
         }

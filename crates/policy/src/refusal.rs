@@ -217,7 +217,9 @@ impl fmt::Display for Reason {
             Self::Protocol(name) => {
                 write!(out, "{name:?} is neither a protocol's name nor a number from 1 to 255")
             }
-            Self::ProtocolHasNoPorts(name) => write!(out, "{name} has no ports, only * is allowed"),
+            Self::ProtocolHasNoPorts(name) => {
+                write!(out, "{name} does not support ports, only * is allowed")
+            }
             Self::NeitherIpNorApp => write!(out, "ip and app can not both be empty"),
             Self::CapabilityForm => {
                 write!(out, "capability name must have the form {{domain}}/{{path}}")

@@ -68,16 +68,16 @@ fn a_key_with_a_bcrypt_hash_is_valid_after_verification() {
         })
         .unwrap();
     let mut state = State::load(Settings::default(), &import.finish().0, (1, 0), Time(0)).unwrap();
-    let asked = |text: &str| {
+    let command = |text: &str| {
         let request = serde_json::json!({"Auth": {"AuthKey": text}}).to_string();
         RegisterRequest::read(request.as_bytes()).unwrap()
     };
-    let unverified_key = state.unverified_key(&asked(&text), Time(1)).unwrap();
+    let unverified_key = state.unverified_key(&command(&text), Time(1)).unwrap();
     assert_eq!((&unverified_key.bcrypt, unverified_key.secret.len()), (&bcrypt, 64));
     state.confirm_key(&unverified_key);
-    assert!(state.unverified_key(&asked(&text), Time(1)).is_none());
-    let kept = state.take_writes();
-    assert!(kept[0].body.as_ref().is_some_and(|body| !body.contains("$2a$")));
+    assert!(state.unverified_key(&command(&text), Time(1)).is_none());
+    let stored = state.take_writes();
+    assert!(stored[0].body.as_ref().is_some_and(|body| !body.contains("$2a$")));
 }
 
 /// The state of a network with these objects.

@@ -81,8 +81,8 @@ impl Rig {
 
     /// A standby database without the last versions takes over.
     fn fail_over(&mut self, lost: usize) {
-        let kept = self.history.len().saturating_sub(lost).max(4);
-        self.history.truncate(kept);
+        let stored_rows = self.history.len().saturating_sub(lost).max(4);
+        self.history.truncate(stored_rows);
         self.world.version = i64::try_from(self.history.len()).unwrap() - 1;
         (self.world.store, self.world.written) = self.history.last().unwrap().clone();
         self.epoch += 1;
@@ -115,9 +115,9 @@ impl Rig {
                 }
             }
         }
-        let known = fresh_peers(&server.state, &self.client, self.world.now);
+        let fresh = fresh_peers(&server.state, &self.client, self.world.now);
         let own = &self.client.peers;
-        assert!(*own == known, "the moved client has {own:#?}\nand a new one gets {known:#?}");
+        assert!(*own == fresh, "the moved client has {own:#?}\nand a new one gets {fresh:#?}");
     }
 }
 

@@ -52,8 +52,8 @@ fn a_stored_key_does_not_contain_its_text() {
     let mut world = World::new();
     let key = world.reusable();
     let secret = key.rsplit('-').next().unwrap();
-    let kept: String = world.store.values().filter_map(|stored| stored.body.clone()).collect();
-    assert!(kept.contains("prefix") && !kept.contains(secret));
+    let stored: String = world.store.values().filter_map(|stored| stored.body.clone()).collect();
+    assert!(stored.contains("prefix") && !stored.contains(secret));
 }
 
 #[test]

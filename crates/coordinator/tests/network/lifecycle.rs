@@ -108,13 +108,16 @@ fn short_disconnections_are_hidden_and_long_ones_are_sent_once() {
     world.pass(seconds(20));
     assert!(!world.poll(&mut peer), "it reconnected in time");
     world.disconnect(&mut machine);
-    let gone_at = world.now;
+    let disconnected_at = world.now;
     world.pass(seconds(9));
     assert!(!world.poll(&mut peer));
     world.pass(seconds(1));
     assert!(world.poll(&mut peer));
-    let told = peer.peer(&machine);
-    assert_eq!((&told["Online"], &told["LastSeen"]), (&json!(false), &json!(gone_at.text())));
+    let received = peer.peer(&machine);
+    assert_eq!(
+        (&received["Online"], &received["LastSeen"]),
+        (&json!(false), &json!(disconnected_at.text()))
+    );
     world.follow(&mut machine);
     world.poll(&mut peer);
     assert_eq!(peer.peer(&machine)["Online"], true);

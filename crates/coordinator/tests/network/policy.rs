@@ -491,23 +491,23 @@ impl Walk {
             assert_eq!(machine.filter, to_json(&compiled.filter(own)), "{}", saved.text);
             let ssh = json!({ "rules": compiled.ssh(own, "https://unused") });
             assert_eq!(machine.ssh, ssh);
-            let peers: Vec<i64> = compiled.peers(own).iter().map(|place| ids[place]).collect();
+            let peers: Vec<i64> = compiled.peers(own).iter().map(|index| ids[index]).collect();
             assert_eq!(machine.peers.keys().copied().collect::<Vec<_>>(), peers);
-            for place in compiled.peers(own).iter() {
-                let told = &machine.peers[&ids[place]]["AllowedIPs"];
-                let view = state.nodes().nth(place).unwrap();
+            for index in compiled.peers(own).iter() {
+                let received = &machine.peers[&ids[index]]["AllowedIPs"];
+                let view = state.nodes().nth(index).unwrap();
                 let exits = view.node.routes().filter(|net| net.prefix_len() == 0);
-                let routes = compiled.routes(own, place);
+                let routes = compiled.routes(own, index);
                 let expected: BTreeSet<String> = exits
                     .chain(view.node.primaries.iter().copied())
                     .filter(|net| routes.contains(net))
                     .map(|net| net.to_string())
                     .collect();
-                let told: BTreeSet<String> = told.as_array().unwrap()[2..]
+                let received: BTreeSet<String> = received.as_array().unwrap()[2..]
                     .iter()
                     .map(|net| net.as_str().unwrap().to_owned())
                     .collect();
-                assert_eq!(told, expected);
+                assert_eq!(received, expected);
             }
         }
         self.assert_peers_are_mutual();
@@ -525,11 +525,11 @@ impl Walk {
     /// The network in the form of the crate `policy`.
     fn nodes(&self) -> Nodes {
         let state = &self.world.state;
-        let users = state.users().enumerate().map(|(place, user)| policy::User {
+        let users = state.users().enumerate().map(|(index, user)| policy::User {
             id: user.id.0.unsigned_abs(),
             name: user.name.clone(),
             email: user.email.clone(),
-            role: (place == 0).then_some(Role::Owner),
+            role: (index == 0).then_some(Role::Owner),
         });
         let nodes = state.nodes().map(|view| Node {
             name: view.node.name.clone(),

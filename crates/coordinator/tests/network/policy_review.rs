@@ -37,15 +37,15 @@ fn a_review_lists_approved_routes_and_the_nodes_that_reach_them() {
     let router = router(&mut world);
     let approvers = json!({ "routes": { "10.0.0.0/16": ["tag:gate"] }, "exitNode": ["tag:gate"] });
     let text = policy(&json!({ "acls": rules, "autoApprovers": approvers }));
-    let judged_before = review(&world, &text);
+    let reviewed = review(&world, &text);
     let name = world.name(&router);
     let routes: Vec<(String, String)> =
-        judged_before.routes.iter().map(|(name, net)| (name.clone(), net.to_string())).collect();
+        reviewed.routes.iter().map(|(name, net)| (name.clone(), net.to_string())).collect();
     let wanted = ["0.0.0.0/0", "10.0.0.0/24", "::/0"].map(|net| (name.clone(), net.to_owned()));
     assert_eq!(routes, wanted);
     let laptop = world.name(&laptop);
     let wanted = ["10.0.0.0/24", "internet"].map(|to| format!("+ {laptop} -> {to}:*"));
-    assert_eq!(lines(&judged_before), wanted);
+    assert_eq!(lines(&reviewed), wanted);
     assert!(world.state.node(router.id).unwrap().node.approved.is_empty(), "nothing was saved");
     save(&mut world, &text);
     let approved = &world.state.node(router.id).unwrap().node.approved;
@@ -110,13 +110,13 @@ fn a_stored_policy_with_invalid_names_is_loaded_without_them() {
     let rule = |source: &str, port: u16| json!({ "action": "accept", "src": [source], "dst": [format!("tag:db:{port}")] });
     let good = policy(&json!({ "acls": [rule("anna@", 1), rule("anna@", 2)] })).to_string();
     let read = Policy::parse(&good).unwrap();
-    let former = policy(
+    let previous = policy(
         &json!({ "acls": [rule("@", 1), rule("anna@", 2)], "groups": { "group:a": ["user:*@x"] },
         "tests": [{ "src": "user:*@", "deny": ["tag:db:1"] }] }),
     )
     .to_string();
-    assert!(Policy::parse_supported(&former).is_err());
-    world.state.save_policy(&former, &read, world.now).unwrap();
+    assert!(Policy::parse_supported(&previous).is_err());
+    world.state.save_policy(&previous, &read, world.now).unwrap();
     for write in world.state.take_writes() {
         world.store.insert((write.kind.name(), write.id), write);
     }

@@ -24,8 +24,8 @@ fn a_resumed_stream_gets_only_the_changes_since() {
     assert!(!world.resume(&mut sleeper, SERVER), "it has no stream that can be resumed");
     world.disconnect(&mut sleeper);
     world.send_update(&others[3], json!({ "Endpoints": ["192.0.2.99:1"] }));
-    let gone = others.pop().unwrap();
-    world.state.delete_node(gone.id).unwrap();
+    let removed = others.pop().unwrap();
+    world.state.delete_node(removed.id).unwrap();
     world.commit();
     let new = world.join(100, &key);
     assert!(world.resume(&mut sleeper, SERVER));
@@ -42,7 +42,7 @@ fn a_resumed_stream_gets_only_the_changes_since() {
     ];
     assert_eq!(fields(&sleeper), expected);
     assert_eq!(sleeper.peer(&others[3])["Endpoints"], json!(["192.0.2.99:1"]));
-    assert!(sleeper.peer(&gone).is_null() && sleeper.peer(&new).is_object());
+    assert!(sleeper.peer(&removed).is_null() && sleeper.peer(&new).is_object());
     assert_eq!(sleeper.peers.len(), 20);
     // The stream continues.
     world.send_update(&others[0], json!({ "Endpoints": ["192.0.2.98:1"] }));

@@ -218,9 +218,9 @@ fn register_without_storing(world: &mut World, machine: &mut Machine, fields: &V
     request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     let request = coordinator::RegisterRequest::read(request.to_string().as_bytes()).unwrap();
     let (machine, number) = (machine.machine, "1");
-    let asked =
+    let command =
         coordinator::RegisterCommand { machine, request: &request, number, url: "", from: None };
-    world.state.register(asked, world.now);
+    world.state.register(command, world.now);
 }
 
 #[test]
@@ -261,13 +261,13 @@ fn a_stream_does_not_resume_at_a_reused_version() {
     while world.poll(&mut sleeper) {}
     assert!(sleeper.peer(&lost).is_object());
     let position = sleeper.position.clone();
-    let told = world.version;
+    let received = world.version;
 
     other.reconcile(backup.clone(), 2, world.now).unwrap();
     other.publish(version, world.now);
     let mut new = State::load(Default::default(), &backup, (version, 3), world.now).unwrap();
     new = new.with_epoch(2);
-    while version <= told {
+    while version <= received {
         version += 1;
         for server in [&mut other, &mut new] {
             move_to(server, &mover, version, &world);

@@ -51,9 +51,12 @@ fn a_user_is_identified_by_issuer_and_subject_not_by_name() {
     assert_eq!(world.state.sign_in(&later, world.now), Ok(first));
     world.commit();
     world.restart();
-    let kept = user(&world, first);
-    assert_eq!((kept.name.as_str(), kept.email.as_str()), ("clara.m", "clara.m@net.test"));
-    assert_eq!((kept.groups, kept.display_name), (vec!["a".into(), "b".into()], "Clara M".into()));
+    let stored = user(&world, first);
+    assert_eq!((stored.name.as_str(), stored.email.as_str()), ("clara.m", "clara.m@net.test"));
+    assert_eq!(
+        (stored.groups, stored.display_name),
+        (vec!["a".into(), "b".into()], "Clara M".into())
+    );
     let elsewhere = Identity { issuer: "https://other.test".into(), subject: "1".into() };
     let other = Profile { identity: elsewhere, ..profile("1", "clara.m") };
     assert_ne!(world.state.sign_in(&other, world.now), Ok(first));
@@ -64,8 +67,8 @@ fn a_user_is_identified_by_issuer_and_subject_not_by_name() {
 #[test]
 fn a_user_of_headscale_is_found_at_the_next_login() {
     let mut world = World::new();
-    let kept = Identity::of_headscale("https://id.test/1");
-    let old = User { name: "clara".into(), identity: Some(kept), ..User::default() };
+    let stored = Identity::of_headscale("https://id.test/1");
+    let old = User { name: "clara".into(), identity: Some(stored), ..User::default() };
     let old = world.state.create_user(old, world.now).unwrap().id;
     assert_ne!(world.state.sign_in(&profile("11", "clara"), world.now), Ok(old));
     assert_eq!(world.state.sign_in(&profile("1", "clara"), world.now), Ok(old));

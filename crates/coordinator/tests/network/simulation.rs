@@ -141,9 +141,9 @@ impl World {
         of_request.extend(fields.as_object().unwrap().clone());
         let request = RegisterRequest::read(request.to_string().as_bytes()).unwrap();
         let (machine, number) = (machine.machine, format!("{:024x}", machine.machine.0[0]));
-        let asked =
+        let command =
             RegisterCommand { machine, request: &request, number: &number, url: URL, from: None };
-        let answer = self.state.register(asked, self.now);
+        let answer = self.state.register(command, self.now);
         self.commit();
         let (RegisterResponse::Immediate(text)
         | RegisterResponse::Refused(text)

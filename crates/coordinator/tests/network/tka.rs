@@ -32,19 +32,19 @@ fn request_without_storing(
     path: &str,
     body: Value,
 ) -> Result<Value, TkaRefusal> {
-    let mut asked = read(by, path, body);
-    asked.hash();
+    let mut tka_request = read(by, path, body);
+    tka_request.hash();
     let (id, now) = (by.id, world.now);
-    let answer = world.state.handle_tka_request(id, &asked, now);
+    let answer = world.state.handle_tka_request(id, &tka_request, now);
     answer.map(|text| serde_json::from_str(&text).unwrap())
 }
 
 /// A request of a node.
 fn read(by: &Machine, path: &str, mut body: Value) -> TkaRequest {
     (body["Version"], body["NodeKey"]) = (json!(131), json!(by.key));
-    let (key, asked) = TkaRequest::read(path, body.to_string().as_bytes()).unwrap().unwrap();
+    let (key, tka_request) = TkaRequest::read(path, body.to_string().as_bytes()).unwrap().unwrap();
     assert_eq!(key, by.key);
-    asked
+    tka_request
 }
 
 /// The body of a request that sends updates after a head.
@@ -202,8 +202,11 @@ fn a_node_that_joins_is_unsigned_until_a_trusted_key_signs_it() {
     let sign = |by: u8, of: &Machine| json!({ "Signature": base64(&signature(by, of)) });
     let stranger = request(&mut world, &third, "sign", sign(9, &third));
     assert!(matches!(stranger, Err(TkaRefusal::Refused(_))), "{stranger:?}");
-    let nobody = Machine::new(8);
-    assert_eq!(request(&mut world, &other, "sign", sign(2, &nobody)), Err(TkaRefusal::NoNode));
+    let unregistered = Machine::new(8);
+    assert_eq!(
+        request(&mut world, &other, "sign", sign(2, &unregistered)),
+        Err(TkaRefusal::NoNode)
+    );
     request(&mut world, &other, "sign", sign(2, &third)).unwrap();
     world.poll(&mut one);
     assert_eq!(one.peers[&third.id.0]["KeySignature"], base64(&signature(2, &third)));
@@ -276,15 +279,15 @@ fn updates_are_accepted_if_signed_by_trusted_keys_after_the_head() {
     assert!(one.frames.last().unwrap().contains(&"TKAInfo".to_owned()));
     // Another node with an update of the same head must make it again.
     let late = known.edit_keys(&signer(1), &add(4), &[]).unwrap();
-    let asked = request(&mut world, &one, "sync/send", send(&head, &late, true));
-    assert_eq!(asked, Err(TkaRefusal::Stale));
+    let answer = request(&mut world, &one, "sync/send", send(&head, &late, true));
+    assert_eq!(answer, Err(TkaRefusal::Stale));
     let mut wrong = now.edit_keys(&signer(1), &add(4), &[]).unwrap();
     *wrong[0].last_mut().unwrap() ^= 1;
     let head = now.head().to_string();
-    let asked = request(&mut world, &one, "sync/send", send(&head, &wrong, false));
-    assert!(matches!(asked, Err(TkaRefusal::Refused(_))), "{asked:?}");
-    let told = request(&mut world, &one, "sync/send", send(&head, &[], false)).unwrap();
-    assert_eq!(told["Head"], head);
+    let answer = request(&mut world, &one, "sync/send", send(&head, &wrong, false));
+    assert!(matches!(answer, Err(TkaRefusal::Refused(_))), "{answer:?}");
+    let received = request(&mut world, &one, "sync/send", send(&head, &[], false)).unwrap();
+    assert_eq!(received["Head"], head);
     world.restart();
     assert_eq!(fresh_authority(&mut world, &one).head(), now.head());
     let stranger = "A".repeat(52);
@@ -300,28 +303,28 @@ fn a_request_verified_with_a_previous_head_is_stale() {
         let made = known.edit_keys(&signer(by), &[NewKey::new(signer(key).id(), 1)], &[]).unwrap();
         send(&known.head().to_string(), &made, false)
     };
-    let mut asked = [
+    let mut tka_requests = [
         read(&one, "sync/send", adds(1, 3)),
         read(&one, "sync/send", adds(2, 4)),
         read(&one, "sign", json!({ "Signature": base64(&signature(2, &other)) })),
     ];
     let before = world.state.tka_authority().unwrap();
-    for asked in &mut asked {
-        assert!(asked.needs_verification());
-        asked.verify(&before).unwrap();
+    for tka_request in &mut tka_requests {
+        assert!(tka_request.needs_verification());
+        tka_request.verify(&before).unwrap();
     }
-    let answers = |world: &mut World, asked: &TkaRequest| {
-        let answer = world.state.handle_tka_request(one.id, asked, world.now);
+    let answers = |world: &mut World, tka_request: &TkaRequest| {
+        let answer = world.state.handle_tka_request(one.id, tka_request, world.now);
         world.commit();
         answer.map(drop)
     };
-    assert_eq!(answers(&mut world, &asked[0]), Ok(()));
+    assert_eq!(answers(&mut world, &tka_requests[0]), Ok(()));
     let after = world.state.tka_authority().unwrap();
-    for asked in &mut asked[1..] {
-        assert_eq!(answers(&mut world, asked), Err(TkaRefusal::Stale));
-        asked.verify(&after).unwrap();
+    for tka_request in &mut tka_requests[1..] {
+        assert_eq!(answers(&mut world, tka_request), Err(TkaRefusal::Stale));
+        tka_request.verify(&after).unwrap();
     }
-    assert_eq!(answers(&mut world, &asked[1]), Ok(()));
+    assert_eq!(answers(&mut world, &tka_requests[1]), Ok(()));
     assert!(world.state.tka_authority().unwrap().trusts(&signer(3).id()));
     let mut forged = read(&one, "sign", json!({ "Signature": base64(&signature(9, &other)) }));
     assert!(matches!(forged.verify(&after), Err(TkaRefusal::Refused(_))));
@@ -365,27 +368,31 @@ fn only_the_secret_turns_it_off_and_nodes_receive_the_secret() {
 fn a_secret_is_not_hashed_when_read_and_is_useless_without_its_hash() {
     let (mut world, one, _) = locked();
     let body = json!({ "NodeKey": one.key, "DisablementSecret": base64(SECRET) });
-    let (_, asked) = TkaRequest::read("disable", body.to_string().as_bytes()).unwrap().unwrap();
-    assert!(asked.needs_hash() && world.state.is_tka_on());
-    let answer = world.state.handle_tka_request(one.id, &asked, world.now);
+    let (_, tka_request) =
+        TkaRequest::read("disable", body.to_string().as_bytes()).unwrap().unwrap();
+    assert!(tka_request.needs_hash() && world.state.is_tka_on());
+    let answer = world.state.handle_tka_request(one.id, &tka_request, world.now);
     assert_eq!(answer, Err(TkaRefusal::WrongSecret));
-    let mut hashed = asked.clone();
+    let mut hashed = tka_request.clone();
     hashed.hash();
     world.state.handle_tka_request(one.id, &hashed, world.now).unwrap();
     assert!(!hashed.needs_hash() && !world.state.is_tka_on());
-    assert_eq!(world.state.handle_tka_request(one.id, &asked, world.now), Err(TkaRefusal::IsOff));
+    assert_eq!(
+        world.state.handle_tka_request(one.id, &tka_request, world.now),
+        Err(TkaRefusal::IsOff)
+    );
 }
 
 #[test]
 fn a_node_signs_its_next_key_with_the_signature_of_the_previous_one() {
     let (mut world, mut one, mut other) = locked();
     let key = world.reusable();
-    let (former, own) = (other.key, signer(102));
+    let (previous, own) = (other.key, signer(102));
     other.key = NodePublic([202; 32]);
-    let fields = json!({ "OldNodeKey": former, "Auth": { "AuthKey": key } });
-    let asked = world.send_register(&other, fields.clone());
-    let before = asked["NodeKeySignature"].as_str().expect("a signature is requested").to_owned();
-    assert_eq!(asked["MachineAuthorized"], false);
+    let fields = json!({ "OldNodeKey": previous, "Auth": { "AuthKey": key } });
+    let answer = world.send_register(&other, fields.clone());
+    let before = answer["NodeKeySignature"].as_str().expect("a signature is requested").to_owned();
+    assert_eq!(answer["MachineAuthorized"], false);
     let renewed = own.renew_signature(&other.key, &Base64::decode_vec(&before).unwrap()).unwrap();
     let mut fields = fields;
     fields["NodeKeySignature"] = json!(base64(&renewed));
@@ -409,7 +416,7 @@ fn changes_that_were_not_stored_are_undone_and_stored_ones_are_applied_elsewhere
     let settings = world.state.settings().clone();
     let begun = (world.version, 7);
     let mut server = State::load(settings, &objects(&world), begun, world.now).unwrap();
-    let said = |state: &State| {
+    let describe = |state: &State| {
         let first = state.answer_tka_query(&TkaRequest::Bootstrap);
         (state.tka_status().verified(), first, state.audit_head(), state.audit().count())
     };
@@ -417,30 +424,30 @@ fn changes_that_were_not_stored_are_undone_and_stored_ones_are_applied_elsewhere
     let made = known.edit_keys(&signer(2), &[NewKey::new(signer(3).id(), 1)], &[]).unwrap();
     let send = send(&known.head().to_string(), &made, false);
     let disable = json!({ "Head": "", "DisablementSecret": base64(SECRET) });
-    let before = said(&world.state);
+    let before = describe(&world.state);
     request_without_storing(&mut world, &one, "sync/send", send.clone()).unwrap();
     let signed = json!({ "Signature": base64(&signature(2, &other)) });
     request_without_storing(&mut world, &one, "sign", signed).unwrap();
     request_without_storing(&mut world, &one, "disable", disable.clone()).unwrap();
     world.state.allow_tka_init(other.id, world.now).unwrap();
-    assert_ne!(said(&world.state), before);
+    assert_ne!(describe(&world.state), before);
     world.state.undo(world.now);
-    assert_eq!(said(&world.state), before);
+    assert_eq!(describe(&world.state), before);
     world.commit();
     world.poll(&mut one);
     assert_eq!(one.peers[&other.id.0]["KeySignature"], base64(&signature(1, &other)));
-    assert!(world.store.len() == objects(&world).len() && said(&server) == before);
+    assert!(world.store.len() == objects(&world).len() && describe(&server) == before);
     for (path, body) in [("sync/send", send), ("disable", disable)] {
         request(&mut world, &one, path, body).unwrap();
         server.apply(&objects(&world), world.now).unwrap();
         server.publish(world.version, world.now);
-        assert_eq!(said(&server), said(&world.state), "{path}");
+        assert_eq!(describe(&server), describe(&world.state), "{path}");
     }
     assert_eq!(server.tka_status().verified()["enabled"], false);
     // A database that lost the disablement has tailnet lock on again.
     let (locked_world, ..) = locked();
     server.reconcile(objects(&locked_world), 0, world.now).unwrap();
-    assert_eq!(said(&server), said(&locked_world.state));
+    assert_eq!(describe(&server), describe(&locked_world.state));
 }
 
 #[test]
@@ -473,8 +480,8 @@ proptest::proptest! {
         let at = at % body.len();
         body[at] ^= by;
         body.truncate(body.len().saturating_sub(cut.saturating_sub(1900)));
-        if let Some(Ok((_, asked))) = TkaRequest::read(PATHS[path], &body) {
-            let _ = world.state.handle_tka_request(one.id, &asked, world.now);
+        if let Some(Ok((_, tka_request))) = TkaRequest::read(PATHS[path], &body) {
+            let _ = world.state.handle_tka_request(one.id, &tka_request, world.now);
             world.commit();
             world.restart();
         }

@@ -43,13 +43,13 @@ fn nodes_that_join_together_receive_all_others_in_one_frame() {
     let mut world = World::new();
     let key = world.reusable();
     let mut machines: Vec<Machine> = (1..=150).map(|number| world.join(number, &key)).collect();
-    for (place, machine) in machines.iter_mut().enumerate() {
-        assert_eq!(machine.peers.len(), place);
+    for (index, machine) in machines.iter_mut().enumerate() {
+        assert_eq!(machine.peers.len(), index);
         let frames = machine.frames.len();
         while world.poll(machine) {}
         assert_eq!(
             (machine.peers.len(), machine.frames.len()),
-            (149, frames + usize::from(place < 149))
+            (149, frames + usize::from(index < 149))
         );
         assert!(!machine.peers.contains_key(&machine.id.0));
     }
@@ -91,9 +91,9 @@ fn the_first_node_of_an_owner_makes_stock_clients_rebuild_their_map() {
         (7, &tagged, false),
     ] {
         world.join(number, key);
-        for told in [&mut machine, &mut late] {
-            while world.poll(told) {}
-            let fields = told.frames.last().unwrap();
+        for received in [&mut machine, &mut late] {
+            while world.poll(received) {}
+            let fields = received.frames.last().unwrap();
             let has = |field: &str| fields.iter().any(|own| own == field);
             assert!(has("PeersChanged") && has("UserProfiles"), "{number}: {fields:?}");
             assert_eq!(has("CollectServices"), is_new, "{number}: {fields:?}");
@@ -113,8 +113,11 @@ fn endpoints_home_relay_and_disco_key_are_patches_other_fields_whole_nodes() {
     world.send_update(&machine, json!({ "Endpoints": [] }));
     world.poll(&mut peer);
     assert_eq!(peer.frames.last().unwrap(), &["ControlTime", "PeersChangedPatch", "Seq"]);
-    let told = peer.peer(&machine);
-    assert_eq!((&told["Endpoints"], &told["HomeDERP"]), (&json!(["192.0.2.9:1"]), &json!(999)));
+    let received = peer.peer(&machine);
+    assert_eq!(
+        (&received["Endpoints"], &received["HomeDERP"]),
+        (&json!(["192.0.2.9:1"]), &json!(999))
+    );
     world.send_update(&machine, json!({ "Endpoints": ["192.0.2.9:1"] }));
     assert!(!world.poll(&mut peer), "nothing changed");
     machine.hostinfo["OS"] = json!("freebsd");
@@ -315,7 +318,7 @@ fn a_new_key_and_its_expiry_are_sent_as_a_patch() {
     world.commit();
     while world.poll(&mut other) {}
     assert_eq!(other.own["KeyExpiry"], "2030-01-31T00:00:00Z");
-    let told = |world: &mut World, watcher: &mut Machine| {
+    let received = |world: &mut World, watcher: &mut Machine| {
         let before = watcher.frames.len();
         while world.poll(watcher) {}
         watcher.frames[before..].concat()
@@ -325,11 +328,11 @@ fn a_new_key_and_its_expiry_are_sent_as_a_patch() {
         fields.sort_unstable();
         fields
     };
-    assert_eq!(sorted(told(&mut world, &mut watcher)), sorted(patched.to_vec()));
+    assert_eq!(sorted(received(&mut world, &mut watcher)), sorted(patched.to_vec()));
     assert_eq!(watcher.peer(&other)["KeyExpiry"], "2030-01-31T00:00:00Z");
     other.key = NodePublic([9; 32]);
     assert_eq!(world.register(&mut other, &key), "");
-    assert_eq!(sorted(told(&mut world, &mut watcher)), sorted(patched.to_vec()));
+    assert_eq!(sorted(received(&mut world, &mut watcher)), sorted(patched.to_vec()));
     let peer = watcher.peer(&other);
     assert_eq!((&peer["Key"], &peer["KeyExpiry"]), (&json!(other.key), &json!(ZERO_TIME)));
 }

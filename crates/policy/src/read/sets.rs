@@ -85,8 +85,8 @@ impl Reader {
                 _ => Vec::new(),
             };
             if part.is_removed {
-                for gone in &of_part {
-                    nets = nets.iter().flat_map(|net| without(net, gone)).collect();
+                for removed in &of_part {
+                    nets = nets.iter().flat_map(|net| without(net, removed)).collect();
                 }
             } else {
                 nets.extend(of_part);
@@ -100,16 +100,16 @@ impl Reader {
 }
 
 /// Removes `gone` from a network. Splits the network in halves until `gone` is one of them.
-fn without(net: &IpNet, gone: &IpNet) -> Vec<IpNet> {
-    if gone.contains(net) {
+fn without(net: &IpNet, removed: &IpNet) -> Vec<IpNet> {
+    if removed.contains(net) {
         return Vec::new();
     }
-    if !net.contains(gone) {
+    if !net.contains(removed) {
         return vec![*net];
     }
     let mut remain = Vec::new();
-    for length in net.prefix_len() + 1..=gone.prefix_len() {
-        remain.extend(sibling(gone, length));
+    for length in net.prefix_len() + 1..=removed.prefix_len() {
+        remain.extend(sibling(removed, length));
     }
     remain
 }

@@ -194,7 +194,7 @@ fn only_known_capabilities_of_the_tailscale_domain_are_granted() {
         assert!(grants[0].cap_map.contains_key(&name), "{name}");
     }
     assert!(with("example.com/cap/x").is_ok());
-    for (name, says) in [
+    for (name, expected) in [
         ("tailscale.com/cap/funnel", "must not be in the tailscale.com domain"),
         ("tailscale.com/cap/ingress", "must not be in the tailscale.com domain"),
         ("tailscale.com/cap/relay-target", "must not be in the tailscale.com domain"),
@@ -202,7 +202,7 @@ fn only_known_capabilities_of_the_tailscale_domain_are_granted() {
         ("golink", "must have the form"),
         ("https://example.com/cap/x", "must have the form"),
     ] {
-        assert!(with(name).unwrap_err().to_string().contains(says), "{name}");
+        assert!(with(name).unwrap_err().to_string().contains(expected), "{name}");
     }
 }
 
@@ -265,8 +265,8 @@ fn unsupported_parts_are_refused_or_omitted_without_granting_more() {
         let fault = &refusal.faults[0];
         assert_eq!((fault.key.as_str(), refusal.faults.len()), (key, 1), "{section}: {refusal}");
         assert!(fault.line >= 10 && fault.reason.is_unsupported(), "{section}: {fault}");
-        let says = format!(": {name}");
-        assert!(fault.to_string().contains(&says) && fault.to_string().contains("is not supported"), "{fault}");
+        let expected = format!(": {name}");
+        assert!(fault.to_string().contains(&expected) && fault.to_string().contains("is not supported"), "{fault}");
         let read = Policy::parse_supported(&text);
         let read = read.unwrap_or_else(|refusal| panic!("{section}: {refusal}"));
         assert_eq!(read.left_out(), refusal.faults, "{section}");
@@ -335,7 +335,7 @@ fn unknown_keys_are_refused_in_both_parse_modes() {
 
 #[test]
 fn a_section_of_the_wrong_type_is_refused() {
-    for (section, says) in [
+    for (section, expected) in [
         (r#""derpMap": 7"#, "derpMap: must be an object"),
         (r#""postures": []"#, "postures: must be an object"),
         (r#""disableIPv4": "yes""#, "disableIPv4: must be true or false"),
@@ -351,6 +351,6 @@ fn a_section_of_the_wrong_type_is_refused() {
         ),
     ] {
         let refusal = Policy::parse_supported(&text(section)).unwrap_err().to_string();
-        assert!(refusal.contains(says), "{section}: {refusal}");
+        assert!(refusal.contains(expected), "{section}: {refusal}");
     }
 }

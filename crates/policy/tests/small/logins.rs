@@ -55,8 +55,11 @@ fn localpart_names_an_account_for_its_user_only() {
         "users": ["localpart:*@example.net"]});
     let found = rules(json!([rule]), WEB);
     let accounts: Vec<_> = found.iter().map(|rule| json!(rule.ssh_users)).collect();
-    let nobody = json!({"root": ""});
-    assert_eq!(accounts, [nobody.clone(), json!({"ada": "ada"}), nobody, json!({"ben": "ben"})]);
+    let root_refused = json!({"root": ""});
+    assert_eq!(
+        accounts,
+        [root_refused.clone(), json!({"ada": "ada"}), root_refused, json!({"ben": "ben"})]
+    );
     assert_eq!(from(&found[3]), ["100.64.0.3", "fd7a:115c:a1e0::3"]);
     // At the user's own nodes, too.
     assert_eq!(rules(json!([rule]), ADA).len(), 2);

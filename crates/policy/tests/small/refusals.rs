@@ -40,8 +40,8 @@ fn an_unsupported_key_is_refused_by_name() {
     let postures = json!({"posture:x": ["node:os == 'linux'"]});
     assert!(refused(&json!({"postures": postures})).contains("postures: is not supported"));
     let regions = json!({"900": {"regionID": 900}});
-    let says = refused(&json!({"derpMap": {"regions": regions}}));
-    assert!(says.contains("derpMap: is not supported: relays are set in"), "{says}");
+    let expected = refused(&json!({"derpMap": {"regions": regions}}));
+    assert!(expected.contains("derpMap: is not supported: relays are set in"), "{expected}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn only_protocols_with_ports_have_ports() {
         Policy::parse(&text(&json!({"acls": [rule]}))).map_err(|refusal| refusal.to_string())
     };
     assert!(acl("icmp", "*:*").is_ok() && acl("89", "*:*").is_ok() && acl("SCTP", "*:7").is_ok());
-    assert!(acl("icmp", "*:7").unwrap_err().contains("has no ports"));
+    assert!(acl("icmp", "*:7").unwrap_err().contains("does not support ports"));
     for wrong in ["*", "0", "06", "256", "tcpp"] {
         assert!(acl(wrong, "*:*").unwrap_err().contains("neither a protocol's name"), "{wrong}");
     }
@@ -123,7 +123,7 @@ fn failed_ssh_tests_are_reported() {
     let ben = "ben@example.net";
     let good = json!({"src": ben, "dst": ["tag:web"], "accept": ["www"], "check": ["www"], "deny": ["root"]});
     assert_eq!(with(good), Ok(()));
-    for (test, says) in [
+    for (test, expected) in [
         (json!({"dst": ["tag:web"], "accept": ["root"]}), "does not reach root@web"),
         (json!({"dst": ["tag:base"], "accept": ["www"]}), "does not reach www@base"),
         (json!({"dst": ["tag:web"], "deny": ["www"]}), "reaches www@web"),
@@ -135,7 +135,7 @@ fn failed_ssh_tests_are_reported() {
         let mut test = test;
         test["src"] = json!(ben);
         let fault = with(test).unwrap_err();
-        assert!(fault.contains(&format!("test(s) failed: {ben} {says}")), "{fault}");
+        assert!(fault.contains(&format!("test(s) failed: {ben} {expected}")), "{fault}");
     }
 }
 
