@@ -1,11 +1,11 @@
-//! What tokio costs a stream: bytes a second from one tunnel to another over loopback, in
-//! one process, with the two ends driven by tasks of tokio's multi-threaded runtime, and by
-//! a thread each that does nothing but poll and park. Below that it is the same sockets.
+//! Measures the cost of tokio: the throughput of a stream between two tunnels over loopback, in one
+//! process. The two ends are driven by tasks of tokio's multi-threaded runtime, and for comparison by
+//! one thread each that only polls and parks. The sockets are the same.
 //!
 //! ```text
 //! cargo bench -p linerate-tunnel            # seconds a turn, rounds: 1 9
 //! ```
-#![expect(clippy::unwrap_used, reason = "a bench that cannot go on ends")]
+#![expect(clippy::unwrap_used, reason = "a bench ends at the first error")]
 
 #[path = "../tests/tunnels/block_on.rs"]
 mod block_on;
@@ -72,13 +72,13 @@ async fn connected(a: &Tunnel, b: &Tunnel) -> (TcpStream, TcpStream) {
     (near, listener.accept().await.unwrap().0)
 }
 
-/// Until the other end is gone.
+/// Sends until the other end is closed.
 async fn send(mut stream: TcpStream) {
     let bytes = vec![7; BUFFER];
     while stream.write_all(&bytes).await.is_ok() {}
 }
 
-/// Gbit/s, for so long, once it is under way.
+/// Receives for this time, after the first 64 MiB. Returns Gbit/s.
 async fn receive(mut stream: TcpStream, turn: Duration) -> f64 {
     let mut bytes = vec![0; BUFFER];
     let mut received = 0;

@@ -1,4 +1,4 @@
-//! Echo over the tunnel: connects to an echo service inside, says a line, hears it again.
+//! An echo client: connects to an echo service inside the tunnel, sends a line and prints the answer.
 //!
 //! ```text
 //! cargo run -p linerate-tunnel --example echo -- wg0.conf 10.0.0.1 7

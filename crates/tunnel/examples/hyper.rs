@@ -1,10 +1,10 @@
-//! A page from inside of the tunnel, by hyper's client.
+//! Fetches a page from inside the tunnel with hyper's client.
 //!
 //! ```text
 //! cargo run -p linerate-tunnel --features hyper --example hyper -- wg0.conf http://10.0.0.1/
 //! ```
 //!
-//! For https the connector goes into hyper-rustls':
+//! For https, wrap the connector in one of hyper-rustls:
 //! `HttpsConnectorBuilder::new()....enable_http1().wrap_connector(Connector::new(tunnel))`.
 
 use std::{env, error::Error};

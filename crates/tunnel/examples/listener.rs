@@ -1,5 +1,5 @@
-//! A service inside of the tunnel, of a program without any right: whoever is on the other
-//! side connects to it, and hears what it says.
+//! An echo service inside the tunnel, by a program without privileges. Peers connect to it, and receive
+//! the bytes that they send.
 //!
 //! ```text
 //! cargo run -p linerate-tunnel --example listener -- wg0.conf 7
@@ -14,7 +14,7 @@ use tunnel::{Config, TcpStream, Tunnel};
 async fn main() -> Result<(), Box<dyn Error>> {
     let [file, port] = arguments().ok_or("usage: listener FILE.conf PORT")?;
     let tunnel = Tunnel::start(&Config::from_file(file)?).await?;
-    // All addresses of the configuration, of both families.
+    // Listens on all addresses of the configuration, of both families.
     let listener = tunnel.listen((Ipv6Addr::UNSPECIFIED, port.parse()?).into())?;
     println!("echo at port {}", listener.local_addr()?.port());
     loop {

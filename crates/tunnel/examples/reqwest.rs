@@ -1,4 +1,4 @@
-//! A page from inside of the tunnel, by reqwest, also by https.
+//! Fetches a page from inside the tunnel with reqwest, also by https.
 //!
 //! ```text
 //! cargo run -p linerate-tunnel --features gateway --example reqwest -- wg0.conf https://intranet.example/
@@ -13,7 +13,7 @@ use tunnel::{Config, Tunnel};
 async fn main() -> Result<(), Box<dyn Error>> {
     let [file, url] = arguments().ok_or("usage: reqwest FILE.conf URL")?;
     let tunnel = Tunnel::start(&Config::from_file(file)?).await?;
-    // It has to live for as long as the client makes connections.
+    // It must live as long as the client makes connections.
     let gateway = tunnel.gateway().await?;
     let client = reqwest::Client::builder().proxy(reqwest::Proxy::all(gateway.url())?).build()?;
 

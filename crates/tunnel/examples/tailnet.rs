@@ -1,5 +1,5 @@
-//! A node of a tailnet: fetches a page from another node by its name, then serves the page to
-//! whoever asks for it by HTTP, until standard input ends.
+//! A node of a tailnet: fetches a page from another node by its name, then serves the page by HTTP until
+//! standard input ends.
 //!
 //! ```text
 //! TS_AUTHKEY=... cargo run -p linerate-tunnel --features tailnet --example tailnet -- \
@@ -48,8 +48,8 @@ async fn serve(member: &Member, listener: &TcpListener, page: &[u8]) -> io::Resu
     loop {
         let (stream, from) = listener.accept().await?;
         let status = member.status().await.map_err(io::Error::other)?;
-        let name = status.node_at(from.ip()).map_or("nobody", |peer| &peer.name);
-        println!("{name} asks");
+        let name = status.node_at(from.ip()).map_or("unknown node", |peer| &peer.name);
+        println!("request from {name}");
         if let Err(error) = answer(stream, page).await {
             eprintln!("{name}: {error}");
         }

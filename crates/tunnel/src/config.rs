@@ -1,4 +1,4 @@
-//! What a tunnel is started with: a file of wg-quick, or the same by calls.
+//! The configuration of a tunnel: from a wg-quick file, or by calls.
 
 use std::{
     fmt, fs, io,
@@ -37,7 +37,7 @@ use zeroize::Zeroizing;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config(
-    /// In one place: what moves leaves its keys behind.
+    /// On the heap: moving it would leave copies of its keys behind.
     pub(crate) Arc<Conf>,
 );
 
@@ -45,35 +45,34 @@ pub struct Config(
 #[derive(Clone, Debug)]
 pub struct Peer(conf::Peer);
 
-/// Why a file makes no configuration.
+/// Why a file is not a valid configuration.
 #[derive(Debug)]
 pub enum ConfigError {
     /// It cannot be read.
     Unreadable(PathBuf, io::Error),
-    /// A line of it is wrong.
+    /// A line of it is invalid.
     Refused(ConfError),
 }
 
 impl Config {
-    /// One without addresses and peers.
+    /// A configuration without addresses and peers.
     pub fn new(private_key: PrivateKey) -> Self {
         let interface = Interface { private_key: Some(private_key), ..Interface::default() };
         Self(Arc::new(Conf::new(interface, Vec::new())))
     }
 
-    /// Reads the text of a file as of wg-quick(8). `Table`, `SaveConfig` and the hooks mean
-    /// nothing here and are passed over.
+    /// Parses the text of a wg-quick(8) file. `Table`, `SaveConfig` and the hooks are ignored.
     ///
     /// # Errors
-    /// The first fault found, with its line; the keys of `linerate proxy` are faults here.
+    /// The first error, with its line. The keys of `linerate proxy` are errors here.
     pub fn from_text(text: &str) -> Result<Self, ConfError> {
         Self::parse("configuration", text.as_bytes())
     }
 
-    /// Reads a file as of wg-quick(8), as [`Config::from_text`] does its text.
+    /// Reads a wg-quick(8) file, like [`Config::from_text`].
     ///
     /// # Errors
-    /// It cannot be read, or a line of it is wrong.
+    /// The file cannot be read, or a line of it is invalid.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let unreadable = |error| ConfigError::Unreadable(path.to_owned(), error);
@@ -88,44 +87,44 @@ impl Config {
         Ok(Self(Arc::new(conf)))
     }
 
-    /// What the file has that is allowed but hardly meant, each with file and line.
+    /// Warnings about lines that are valid but probably mistakes, with file and line.
     pub fn warnings(&self) -> &[String] {
         &self.0.warnings
     }
 
-    /// Adds an address of ours inside of the tunnel.
+    /// Adds an address of this end of the tunnel.
     pub fn address(mut self, address: IpAddr) -> Self {
         self.interface().addresses.push(address.into());
         self
     }
 
-    /// Adds a name server inside of the tunnel.
+    /// Adds a name server inside the tunnel.
     pub fn dns(mut self, server: IpAddr) -> Self {
         self.interface().dns.servers.push(server.into());
         self
     }
 
-    /// Adds a domain in which names of one label are looked for.
+    /// Adds a search domain for names of one label.
     pub fn search_domain(mut self, domain: impl Into<String>) -> Self {
         self.interface().dns.search_domains.push(domain.into());
         self
     }
 
-    /// The longest packet inside of the tunnel, in bytes, 1280 or more. Without it, what
-    /// the paths to the endpoints allow.
+    /// Sets the MTU inside the tunnel, in bytes, 1280 or more. By default it follows from the MTUs of the
+    /// paths to the endpoints.
     pub fn mtu(mut self, mtu: u16) -> Self {
         self.interface().mtu = Some(mtu);
         self
     }
 
-    /// The UDP port. Without it the kernel chooses one; see
+    /// Sets the UDP port. By default the kernel chooses one; see
     /// [`Tunnel::listen_port`](crate::Tunnel::listen_port).
     pub fn listen_port(mut self, port: u16) -> Self {
         self.interface().listen_port = Some(port);
         self
     }
 
-    /// The mark of outgoing datagrams, for which the kernel wants `CAP_NET_ADMIN`.
+    /// Sets the mark of outgoing datagrams. The kernel requires `CAP_NET_ADMIN` for it.
     pub fn fwmark(mut self, fwmark: u32) -> Self {
         self.interface().fwmark = Some(fwmark);
         self
@@ -143,7 +142,7 @@ impl Config {
 }
 
 impl Peer {
-    /// One without allowed IPs, that is expected to come to us.
+    /// A peer without allowed IPs and without an endpoint: it must initiate the handshake.
     pub fn new(public_key: PublicKey) -> Self {
         Self(conf::Peer {
             public_key,
@@ -154,28 +153,28 @@ impl Peer {
         })
     }
 
-    /// Where it is: a name or an address, IPv6 without brackets, and the UDP port. A name
-    /// is resolved by this machine, when the tunnel starts.
+    /// Sets the endpoint: a name or an address, IPv6 without brackets, and the UDP port. This machine
+    /// resolves a name when the tunnel starts.
     pub fn endpoint(mut self, host: impl Into<String>, port: u16) -> Self {
         self.0.endpoint = Some(EndpointName { host: host.into(), port });
         self
     }
 
-    /// What is behind it: packets to these go to it, and from it only packets of these are
-    /// taken.
+    /// Adds allowed IPs: packets to these networks are sent to the peer, and packets from it must have a
+    /// source in them.
     pub fn allowed_ips(mut self, networks: impl IntoIterator<Item = IpNet>) -> Self {
         self.0.allowed_ips.extend(networks.into_iter().map(|net| net.trunc()));
         self
     }
 
-    /// A secret that both sides have beside their keys.
+    /// Sets a secret that both sides share in addition to their keys.
     pub fn preshared_key(mut self, key: PresharedKey) -> Self {
         self.0.preshared_key = Some(key);
         self
     }
 
-    /// After how many seconds without a packet one is sent, so that routers on the way
-    /// remember us; 0 is never.
+    /// Sets the interval of persistent keepalive packets in seconds, so that NATs on the path keep their
+    /// mapping; 0 disables them.
     pub fn persistent_keepalive(mut self, seconds: u16) -> Self {
         self.0.persistent_keepalive = Some(seconds);
         self

@@ -1,4 +1,4 @@
-//! A SOCKS proxy for this program alone.
+//! A SOCKS proxy that only this program can use.
 
 use std::{
     fmt, io,
@@ -11,20 +11,18 @@ use zeroize::Zeroizing;
 
 use crate::Tunnel;
 
-/// The user's name: what guards is the password.
+/// The user name. The password alone protects the proxy.
 const USER: &str = "tunnel";
-/// Bytes of the password before they are written in hexadecimal.
+/// Random bytes of the password, which is written in hexadecimal.
 const PASSWORD_LEN: usize = 16;
 
-/// A SOCKS5 proxy on a loopback port, into a [`Tunnel`], for clients that take a proxy but
-/// no stream of ours. Who may use it knows a password of 128 random bits, which this
-/// program alone was told.
+/// A SOCKS5 proxy into a [`Tunnel`] on a loopback port, for clients that support a proxy but not a custom
+/// stream. It requires a password of 128 random bits, which only this program knows.
 ///
 /// reqwest is such a client: the service that its `ClientBuilder::connector_layer` wraps
-/// answers with a type that only reqwest can make (0.12 and 0.13). Its `Proxy` takes the
-/// URL of a gateway, with reqwest's feature `socks`; TLS is between reqwest and the far
-/// end, and names are resolved in the tunnel. What it costs is one more TCP connection, on
-/// loopback.
+/// returns a type that only reqwest can create (0.12 and 0.13). With reqwest's feature `socks`, its
+/// `Proxy` accepts the URL of a gateway. TLS is between reqwest and the far end, and names are resolved
+/// in the tunnel. The cost is one more TCP connection on loopback.
 ///
 /// ```no_run
 /// # async fn client(tunnel: tunnel::Tunnel) -> Result<(), Box<dyn std::error::Error>> {
@@ -36,7 +34,7 @@ const PASSWORD_LEN: usize = 16;
 /// # }
 /// ```
 ///
-/// Connections that were made through it live on when it is dropped; new ones are refused.
+/// When it is dropped, existing connections remain, and new ones are refused.
 pub struct Gateway {
     at: SocketAddr,
     password: Zeroizing<String>,
@@ -44,11 +42,11 @@ pub struct Gateway {
 }
 
 impl Tunnel {
-    /// Opens a SOCKS proxy into the tunnel, served by tasks of the runtime of tokio that
-    /// this is called in. It keeps no [`Tunnel`] up.
+    /// Opens a SOCKS proxy into the tunnel. Tasks of the current tokio runtime serve it. It does not keep
+    /// the [`Tunnel`] running.
     ///
     /// # Errors
-    /// There is no port on loopback, or the kernel gives no randomness.
+    /// The kernel provides no port on loopback, or no randomness.
     pub async fn gateway(&self) -> io::Result<Gateway> {
         let mut secret = Zeroizing::new([0; PASSWORD_LEN]);
         SysRng.try_fill_bytes(secret.as_mut()).map_err(io::Error::other)?;
@@ -69,13 +67,12 @@ impl Tunnel {
 }
 
 impl Gateway {
-    /// The proxy's URL with name and password: `socks5h://tunnel:...@127.0.0.1:...`. It is
-    /// a secret.
+    /// The proxy's URL with name and password: `socks5h://tunnel:...@127.0.0.1:...`. It is secret.
     pub fn url(&self) -> String {
         format!("socks5h://{USER}:{}@{}", *self.password, self.at)
     }
 
-    /// Where it listens.
+    /// The address of the listener.
     pub fn local_addr(&self) -> SocketAddr {
         self.at
     }

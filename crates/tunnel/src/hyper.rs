@@ -20,10 +20,9 @@ use tower_service::Service;
 
 use crate::Tunnel;
 
-/// Connects hyper's clients through a [`Tunnel`], which it keeps up: hyper-util's
-/// `legacy::Client` takes it where it takes an `HttpConnector`. It gives the stream for an
-/// `https` address, too, at port 443, and leaves TLS to a connector around it, such as
-/// `HttpsConnector` of hyper-rustls.
+/// Connects hyper's clients through a [`Tunnel`], which it keeps running. hyper-util's `legacy::Client`
+/// accepts it in place of an `HttpConnector`. For an `https` address it connects to port 443 and leaves
+/// TLS to a connector around it, such as `HttpsConnector` of hyper-rustls.
 ///
 /// ```no_run
 /// # use tunnel::{Connector, Tunnel};

@@ -1,5 +1,5 @@
-//! Floor 5: a WireGuard tunnel in the program itself. No interface, no root, no other
-//! process: the program's own sockets are inside of the tunnel, and nobody else's are.
+//! Floor 5: a WireGuard tunnel in a program, without an interface, root or another process. Only the
+//! program's own sockets are inside the tunnel.
 //!
 //! ```text
 //!   the program's tasks     TcpStream, TcpListener, UdpSocket     tokio's traits
@@ -28,40 +28,35 @@
 //! # }
 //! ```
 //!
-//! # What waits for what
+//! # Threads and wakers
 //!
-//! The tunnel has the threads of the data plane, three, or five from four cores on, and
-//! one that hears of changed routes. All sleep while there is nothing to do. A socket that
-//! has to wait leaves its task's waker with the stack; nothing polls. A writer waits while
-//! the peer, the network or the engine take no more; a reader that does not read closes
-//! the window. So a slow end stops a fast one, and in between nothing is dropped.
+//! The tunnel has the threads of the data plane (three, or five with four cores or more), and one that
+//! waits for changed routes. All sleep while they are idle. A socket that waits leaves its task's waker
+//! with the stack. A writer waits while the peer, the network or the engine accept nothing more; a
+//! reader that does not read closes the window. So a slow end slows a fast one down, and no data is
+//! dropped in between.
 //!
-//! Sockets need no runtime: any executor polls them. Names do, one of tokio with its clock
-//! and its I/O switched on: [`Tunnel::connect_host`], [`Tunnel::resolve`], and
-//! [`Tunnel::start`] where an endpoint is a name.
+//! Sockets work with any executor. Names need a tokio runtime with time and I/O enabled:
+//! [`Tunnel::connect_host`], [`Tunnel::resolve`], and [`Tunnel::start`] if an endpoint is a name.
 //!
 //! # How it ends
 //!
-//! Clones of a [`Tunnel`] are the same one. When the last is dropped, its connections are
-//! reset and the peers told; all threads have ended when `drop` returns, and the keys are
-//! wiped. A socket that is still held, or waits, fails with `ConnectionReset` or
-//! `NotConnected`; it does not keep the tunnel up, nor does it hang. [`Tunnel::close`]
-//! waits before that for what was written to arrive.
+//! Clones of a [`Tunnel`] share it. When the last one is dropped, its connections are reset, also at
+//! the peers. When `drop` returns, all threads have ended and the keys are wiped. Remaining sockets
+//! fail with `ConnectionReset` or `NotConnected`; they neither keep the tunnel running nor hang.
+//! [`Tunnel::close`] first waits until the written bytes have arrived.
 //!
 //! # HTTP
 //!
-//! - hyper: a `Connector` is hyper-util's `Service<Uri>`; for https it is wrapped in a
-//!   connector of TLS. Feature `hyper`. hyper's servers take a [`TcpStream`] in a
-//!   `TokioIo`, as they take tokio's.
-//! - reqwest: its public interface takes no stream of anybody else's, so it reaches the
-//!   tunnel through a `Gateway`, a SOCKS proxy on loopback that only this program can use.
-//!   Feature `gateway`.
+//! - hyper: a `Connector` is a `Service<Uri>` for hyper-util; for https, wrap it in a TLS connector.
+//!   Feature `hyper`. hyper's servers accept a [`TcpStream`] in a `TokioIo`, like tokio's.
+//! - reqwest: its public interface does not accept a custom stream. It reaches the tunnel through a
+//!   `Gateway`, a SOCKS proxy on loopback that only this program can use. Feature `gateway`.
 //!
 //! # Tailnets
 //!
-//! With the feature `tailnet` a program is a node of a Tailscale-compatible network: a
-//! `tailnet::Member` joins, and has a [`Tunnel`] of which peers, names and addresses are
-//! those of the network.
+//! With the feature `tailnet` a program can be a node of a Tailscale-compatible network: a
+//! `tailnet::Member` joins, and has a [`Tunnel`] with the peers, names and addresses of the network.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! From a configuration to a node that runs.
+//! Starts a node from a configuration.
 
 use std::{
     collections::HashMap,
@@ -19,20 +19,20 @@ use wg::PostQuantum;
 /// Why a tunnel did not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// The configuration has no address to speak from.
+    /// The configuration does not contain an address.
     NoAddress,
-    /// The name of an endpoint has no address.
+    /// The name of an endpoint cannot be resolved.
     Endpoint(EndpointName, io::Error),
-    /// The UDP socket could not have its port.
+    /// The UDP socket cannot be bound to its port.
     Port(BindError),
-    /// The UDP socket could not have its mark, or there are too many peers.
+    /// The mark of the UDP socket cannot be set, or there are too many peers.
     Refused(ApplyError),
-    /// The system gives no socket, no thread or no randomness.
+    /// The system provides no socket, thread or randomness.
     System(io::Error),
 }
 
-/// Starts what `then` makes of a data plane whose IP side is the inside. What of it waits
-/// for the kernel does so on a thread of its own.
+/// Starts a data plane with a stack in the process, and returns the result of `then` with both. Blocking
+/// calls run on a separate thread.
 pub(crate) async fn start<T: Send + 'static>(
     conf: &Arc<Conf>,
     then: impl FnOnce(TunnelNet, Node) -> T + Send + 'static,
@@ -50,16 +50,16 @@ pub(crate) async fn start<T: Send + 'static>(
         .unwrap_or_else(|error| Err(StartError::System(error)))
 }
 
-/// Does what waits for the kernel on a thread of its own.
+/// Runs blocking work on a new thread.
 ///
 /// # Errors
-/// There is no thread to be had, or it panicked.
+/// The thread could not be started, or it panicked.
 pub(crate) async fn run_on_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     let (sender, receiver) = oneshot::channel();
     let working = move || {
-        // Where nobody waits any more, it ends here.
+        // The receiver may have been dropped.
         let _ = sender.send(work());
     };
     thread::Builder::new().name("tunnel".into()).spawn(working)?;
@@ -87,7 +87,7 @@ fn start_node(
     Ok((net, node))
 }
 
-/// Starts the data plane around the inside's stack.
+/// Starts the data plane with the stack of `net` as its IP side.
 ///
 /// # Errors
 /// The system starts no more threads.
@@ -108,12 +108,12 @@ pub(crate) fn data_plane(
     Node::start(NodeParts { ip, udp, offloads, cores, attached }, ended)
 }
 
-/// The largest of the paths' MTUs less our overhead, where the kernel says.
+/// The MTU of the tunnel: the largest MTU of the paths to the endpoints, less our overhead.
 pub(crate) fn path_mtu(fwmark: u32, endpoints: &[SocketAddr]) -> u32 {
     let opened = Netlink::open().map_err(Into::into);
     let mtu = opened.and_then(|netlink| tunnel_mtu(&netlink, endpoints, fwmark));
     mtu.unwrap_or_else(|error| {
-        tracing::debug!(%error, "no MTU of the path");
+        tracing::debug!(%error, "the path MTU is unknown");
         DEFAULT_MTU
     })
 }
@@ -140,7 +140,7 @@ async fn resolve_one(name: &EndpointName) -> io::Result<SocketAddr> {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoAddress => f.write_str("a tunnel needs an address to speak from"),
+            Self::NoAddress => f.write_str("the configuration of a tunnel needs an address"),
             Self::Endpoint(name, error) => write!(f, "endpoint {name}: {error}"),
             Self::Port(error) => error.fmt(f),
             Self::Refused(error) => error.fmt(f),

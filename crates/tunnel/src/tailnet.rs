@@ -1,8 +1,8 @@
-//! A program that is a node of a Tailscale-compatible network, such as one of headscale.
+//! Makes a program a node of a Tailscale-compatible network, such as one of headscale.
 //!
 //! ```text
-//!   Member ---- Tunnel                    sockets, as of any tunnel
-//!     |           `--> node::Node         peers, paths, packet filter: by the agent's word
+//!   Member ---- Tunnel                    sockets, like those of any tunnel
+//!     |           `--> node::Node         peers, paths, packet filter: set by the agent
 //!     |                    ^ line
 //!     `- requests --> the agent           a thread: coordinator, relays, paths, names
 //! ```
@@ -20,31 +20,31 @@
 //! let listener = member.tunnel().listen("[::]:80".parse()?)?;
 //! let stream = member.tunnel().connect_host("desk", 22).await?;
 //! let (stream, from) = listener.accept().await?;
-//! let who = member.status().await?.node_at(from.ip()).map(|peer| peer.name.clone());
-//! # drop((stream, who));
+//! let name = member.status().await?.node_at(from.ip()).map(|peer| peer.name.clone());
+//! # drop((stream, name));
 //!
 //! member.close().await;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # What is where
+//! # State and processes
 //!
-//! The folder of the state has this node's keys, settings and the last map, so that the program
-//! is the same node at its next start, which needs no coordinator. It belongs to one program at a
-//! time, and is as that of `linerate join --state-dir`.
+//! The state folder contains this node's keys, settings and last map. With it the program is the same
+//! node at its next start, even if the coordinator cannot be reached. Only one program at a time can
+//! use the folder. The format is that of `linerate join --state-dir`.
 //!
-//! The agent parses what the network says. `linerate join` runs it as a process of its own, which
-//! has no key and no rights; here it is a thread of the program, so that the parser and the keys
-//! share a process. Where that is too little, have `linerate join --userspace` serve a proxy.
+//! The agent parses messages from the network. `linerate join` runs it as a separate process without
+//! keys and privileges. Here it is a thread of the program, so the parser shares a process with the
+//! keys. If this isolation does not suffice, use a proxy of `linerate join --userspace`.
 //!
-//! As in Go, `SSL_CERT_FILE` and `SSL_CERT_DIR` say whom TLS trusts beside the system's, and
-//! `HTTPS_PROXY` how the coordinator is reached.
+//! As in Go, `SSL_CERT_FILE` and `SSL_CERT_DIR` add certificates that TLS trusts, and `HTTPS_PROXY`
+//! sets the proxy to the coordinator.
 //!
 //! # Names
 //!
-//! [`Tunnel::connect_host`] and [`Tunnel::resolve`] know the network's names, short and long,
-//! without asking anybody. Other names are not found.
+//! [`Tunnel::connect_host`] and [`Tunnel::resolve`] resolve the network's names, short and long, without
+//! a query. Other names are not found.
 
 mod error;
 mod options;
@@ -71,38 +71,37 @@ pub use self::{
 };
 use crate::Tunnel;
 
-/// A node of a tailnet. Clones are the same one, which ends with the last clone of it and of its
-/// [`Tunnel`].
+/// A node of a tailnet. Clones share the node. It ends with the last clone of it and of its [`Tunnel`].
 #[derive(Clone, Debug)]
 pub struct Member {
     tunnel: Tunnel,
     addresses: watch::Receiver<Vec<IpAddr>>,
 }
 
-/// The thread of the agent, and what serves it.
+/// The thread of the agent, and the handle of the data plane that serves it.
 pub(crate) struct Agent {
-    /// Until the agent is to end.
+    /// Sends requests to the agent. The agent ends when this is dropped.
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<JoinHandle<()>>,
     plane_handle: Option<PlaneHandle>,
 }
 
 impl Member {
-    /// Joins, and returns once the node is connected: sockets of its [`Tunnel`] reach the network
-    /// then. A node that joined before goes on with the last map, and needs no coordinator for
-    /// that. Dropping the future gives it up; what was agreed with the coordinator stays.
+    /// Joins, and returns once the node is connected: then sockets of its [`Tunnel`] reach the network. A
+    /// node that joined before continues with the last map, even if the coordinator cannot be reached.
+    /// Dropping the future cancels the join, but not a completed login.
     ///
-    /// It needs a runtime of tokio with its clock switched on.
+    /// It needs a tokio runtime with time enabled.
     ///
     /// # Errors
-    /// The state cannot be used, the coordinator refuses, somebody has to log in, or it takes
-    /// longer than [`Options::timeout`].
+    /// The state cannot be used, the coordinator refuses, a login is required, or the join takes longer
+    /// than [`Options::timeout`].
     pub async fn join(options: Options) -> Result<Self, JoinError> {
         let end = Instant::now() + options.timeout;
         let (tunnel, addresses) = start::start(&options.state_dir).await?;
         let mut member = Self { tunnel, addresses };
         member.log_in(options, end).await?;
-        // The data plane hears it last, after the peers.
+        // The data plane receives the addresses last, after the peers.
         let assigned = member.addresses.wait_for(|addresses| !addresses.is_empty());
         match timeout_at(end, assigned).await.map(|assigned| assigned.map(drop)) {
             Ok(Ok(())) => Ok(member),
@@ -165,7 +164,7 @@ impl Member {
         }
     }
 
-    /// Why it takes so long.
+    /// The error of a join that timed out, with the node's problems.
     async fn timeout_error(&self) -> JoinError {
         match self.status().await {
             Ok(status) => JoinError::TimedOut(status.health),
@@ -173,8 +172,8 @@ impl Member {
         }
     }
 
-    /// The tunnel to connect, listen and ask for names with. Its peers' allowed IPs are what the
-    /// network's map says.
+    /// The tunnel, with which to connect, listen and resolve names. The network's map sets the allowed
+    /// IPs of its peers.
     pub fn tunnel(&self) -> &Tunnel {
         &self.tunnel
     }
@@ -184,7 +183,7 @@ impl Member {
         self.addresses.borrow().clone()
     }
 
-    /// What is known of this node and of the others.
+    /// The status of this node and of the other nodes.
     ///
     /// # Errors
     /// The agent has ended.
@@ -193,17 +192,16 @@ impl Member {
         Ok(Status::from(*status))
     }
 
-    /// Leaves the network: the coordinator forgets this node, whose key is removed. It has to join
-    /// again.
+    /// Logs out: the coordinator removes this node, and its key is deleted. The node must join again.
     ///
     /// # Errors
-    /// The coordinator was not told, or the agent has ended.
+    /// The coordinator cannot be reached, or the agent has ended.
     pub async fn logout(&self) -> Result<(), RequestError> {
         self.request(|reply| Request::Logout { reply }).await
     }
 
-    /// Ends the tunnel as [`Tunnel::close`] does, and with the last clone the node. The network
-    /// keeps it, as one that is not there.
+    /// Ends the tunnel like [`Tunnel::close`], and the node with its last clone. In the network the node
+    /// remains, and is offline.
     pub async fn close(self) {
         self.tunnel.close().await;
     }
@@ -218,7 +216,7 @@ impl Member {
         answer.map_err(|refusal| RequestError::Refused(plain(&refusal.to_string())))
     }
 
-    /// Nobody keeps a copy: the agent ends with the last one.
+    /// The sender of requests. Callers must not store a clone, because the agent ends with the last one.
     fn requests(&self) -> Result<&mpsc::Sender<Request>, RequestError> {
         let agent = self.tunnel.agent();
         agent.and_then(|agent| agent.requests.as_ref()).ok_or(RequestError::Ended)
@@ -231,10 +229,10 @@ impl Agent {
         move || notify.iter().for_each(|notify| notify())
     }
 
-    /// Ends the agent, and waits for all threads that have the node.
+    /// Ends the agent, and waits for all threads that hold the node.
     pub fn stop(&mut self) {
         self.requests = None;
-        // One that panicked has ended, too.
+        // A thread that panicked has ended, too.
         self.thread.take().map(JoinHandle::join);
         if let Some(plane_handle) = &mut self.plane_handle {
             plane_handle.wait_for_agent();
@@ -243,7 +241,7 @@ impl Agent {
 }
 
 impl Drop for Agent {
-    /// After the data plane.
+    /// Runs after the data plane has ended.
     fn drop(&mut self) {
         if let Some(plane_handle) = self.plane_handle.take() {
             plane_handle.wait_for_plane();
@@ -255,7 +253,7 @@ fn ended<T>(_: mpsc::error::SendError<T>) -> RequestError {
     RequestError::Ended
 }
 
-/// The words of others, which may be shown on a terminal.
+/// Text from the network, made safe for a terminal.
 fn plain(text: &str) -> String {
     member::client::plain_text(text)
 }

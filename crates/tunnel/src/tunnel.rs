@@ -16,45 +16,44 @@ use wg::config::PeerState;
 
 use crate::{Config, StartError, start::start};
 
-/// A tunnel that is up until the last clone of it is dropped.
+/// A tunnel. It runs until its last clone is dropped.
 ///
-/// Dropping that waits for the tunnel's threads, some milliseconds at most 100.
+/// Dropping the last clone waits for the tunnel's threads, which takes at most 100 ms.
 #[derive(Clone)]
 pub struct Tunnel(Arc<RunningTunnel>);
 
 pub(crate) struct RunningTunnel {
     net: TunnelNet,
     node: Arc<Node>,
-    /// `None` where the machine does not tell of its routes.
+    /// `None` if the kernel does not report changes of routes.
     routes: Option<RouteWatcher>,
-    /// What it has as a node of a tailnet.
+    /// The agent, if this is a node of a tailnet.
     #[cfg(feature = "tailnet")]
     agent: Option<crate::tailnet::Agent>,
 }
 
 impl Tunnel {
-    /// Starts a tunnel. Nobody has answered yet when it is there: the handshake comes with
-    /// the first packet.
+    /// Starts a tunnel. It returns before any handshake: the first packet triggers it.
     ///
     /// # Errors
-    /// An endpoint's name is not to be resolved, the UDP port is not to be had, or the
-    /// system gives no thread or socket.
+    /// An endpoint's name cannot be resolved, the UDP port is not available, or the system provides no
+    /// thread or socket.
     pub async fn start(config: &Config) -> Result<Self, StartError> {
         Ok(Self(Arc::new(start(&config.0, RunningTunnel::new).await?)))
     }
 
-    /// Connects to an address. Dropping the future gives it up.
+    /// Connects to an address. Dropping the future cancels it.
     ///
     /// # Errors
-    /// `NetworkUnreachable` where the address is in no peer's allowed IPs, or of a family
-    /// of which there is no address here; `ConnectionRefused`; `TimedOut`, after two
-    /// minutes; `HostUnreachable`; `NotConnected` once the tunnel has ended.
+    /// `NetworkUnreachable` if the address is outside the allowed IPs of all peers, or the tunnel lacks an
+    /// address of its family; `ConnectionRefused`; `TimedOut`, after two minutes; `HostUnreachable`;
+    /// `NotConnected` once the tunnel has ended.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         self.0.net.connect(to).await
     }
 
-    /// Connects to a name, or to an address, IPv6 with or without brackets. The addresses
-    /// of a name are tried one beside the other (happy eyeballs, RFC 8305).
+    /// Connects to a name, or to an address, IPv6 with or without brackets. The addresses of a name are
+    /// tried in parallel (happy eyeballs, RFC 8305).
     ///
     /// # Errors
     /// Those of [`Tunnel::connect`] and [`Tunnel::resolve`].
@@ -62,56 +61,56 @@ impl Tunnel {
         self.0.net.connect_host(host, port).await
     }
 
-    /// The addresses of a name, those of IPv6 first. The servers of `DNS` are asked through
-    /// the tunnel, never this machine's; an answer is remembered for as long as it is good.
-    /// Only families of which there is an address here are asked for.
+    /// Resolves a name; IPv6 addresses come first. The servers of `DNS` are queried through the tunnel,
+    /// never those of this machine. Answers are cached while they are valid. Only families of the
+    /// tunnel's own addresses are queried.
     ///
     /// # Errors
-    /// `NotFound` where there is no such name or no server to ask, `TimedOut` where none
+    /// `NotFound` if the name does not exist or no server is configured, `TimedOut` if no server
     /// answers.
     pub async fn resolve(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         self.0.net.addresses(name).await
     }
 
-    /// Listens at an address of ours, or at all of its family where it is unspecified (of
-    /// both where it is `[::]`); at a free port where that is 0.
+    /// Listens on an address of this tunnel. An unspecified address means all addresses of its family
+    /// (`[::]`: of both families), and port 0 a free port.
     ///
     /// # Errors
-    /// `AddrNotAvailable` where the address is not ours, `AddrInUse`, and `NotConnected`
-    /// once the tunnel has ended.
+    /// `AddrNotAvailable` if the tunnel does not have the address, `AddrInUse`, and `NotConnected` once
+    /// the tunnel has ended.
     pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         self.0.net.stack().listen(at)
     }
 
-    /// Binds a UDP socket, to addresses and ports as with [`Tunnel::listen`]. What it sends
-    /// to who is in no peer's allowed IPs is lost.
+    /// Binds a UDP socket, with addresses and ports as for [`Tunnel::listen`]. Datagrams to addresses
+    /// outside the allowed IPs of all peers are lost.
     ///
     /// # Errors
-    /// As with [`Tunnel::listen`].
+    /// As for [`Tunnel::listen`].
     pub fn bind_udp(&self, at: SocketAddr) -> io::Result<UdpSocket> {
         self.0.net.stack().bind_udp(at)
     }
 
-    /// Sends an ICMP echo request and waits for its answer; how long that took. It waits
-    /// for ever: a caller has its own patience.
+    /// Sends an ICMP echo request, waits for its answer and returns the round-trip time. The caller must
+    /// set a time limit.
     ///
     /// # Errors
-    /// There is no address of its family here, or the tunnel has ended.
+    /// The tunnel lacks an address of this family, or has ended.
     pub async fn ping(&self, to: IpAddr) -> io::Result<Duration> {
         self.0.net.stack().ping(to).await
     }
 
-    /// The UDP port outside of the tunnel.
+    /// The UDP port outside the tunnel.
     pub fn listen_port(&self) -> u16 {
         self.0.node.state().listen_port
     }
 
-    /// What is known of each peer.
+    /// The state of each peer.
     pub fn peers(&self) -> Vec<PeerState> {
         self.0.node.state().peers
     }
 
-    /// How many TCP connections there are, those that end too.
+    /// The number of TCP connections, including those that are closing.
     pub fn connections(&self) -> usize {
         self.0.net.stack().connections()
     }
@@ -121,7 +120,8 @@ impl Tunnel {
         self.0.net.stack().memory_used()
     }
 
-    /// Every counter that is not a peer's, by name: what was dropped, and why.
+    /// All counters that do not belong to a peer, by name: dropped packets by reason, and the sizes of
+    /// the UDP buffers.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let stats = self.0.node.stats();
         let buffers = [
@@ -132,12 +132,12 @@ impl Tunnel {
         stats.losses().into_iter().chain(dropped).chain(buffers).collect()
     }
 
-    /// Ends the tunnel once the peers have what was written to streams that are dropped by
-    /// now. Streams that are still held are reset. All sockets fail afterwards, those of
-    /// other clones too; the threads end with the last clone.
+    /// Ends the tunnel once the peers have acknowledged the bytes of streams that were already dropped.
+    /// Other streams are reset. Afterwards all sockets fail, also those of other clones. The threads end
+    /// with the last clone.
     ///
-    /// A peer that does not answer is waited for, 100 seconds: who has less patience gives
-    /// the future up and drops the tunnel.
+    /// It waits up to 100 seconds for a peer that does not answer. To wait less, drop the future and the
+    /// tunnel.
     pub async fn close(self) {
         let stack = self.0.net.stack();
         stack.drained().await;
@@ -180,7 +180,7 @@ impl RunningTunnel {
         }
     }
 
-    /// That of a node of a tailnet.
+    /// The tunnel of a node of a tailnet.
     #[cfg(feature = "tailnet")]
     pub fn for_tailnet(net: TunnelNet, node: Arc<Node>, agent: crate::tailnet::Agent) -> Self {
         let (routed, notify_agent) = (node.clone(), agent.network_changes());
@@ -194,7 +194,7 @@ impl RunningTunnel {
 
 impl Drop for RunningTunnel {
     fn drop(&mut self) {
-        // Through the engine, which ends only with the node.
+        // Sends resets through the engine, which ends only with the node.
         self.net.stack().close();
         self.routes = None;
         #[cfg(feature = "tailnet")]
@@ -206,12 +206,12 @@ impl Drop for RunningTunnel {
 
 fn watch_routes(changed: impl Fn() + Send + 'static) -> Option<RouteWatcher> {
     RouteWatcher::start(changed)
-        .inspect_err(|error| tracing::debug!(%error, "changed routes will not be heard of"))
+        .inspect_err(|error| tracing::debug!(%error, "changes of routes are not reported"))
         .ok()
 }
 
-/// A thread that hears of changed routes and addresses: by which of our addresses the peers are
-/// reached is to be found out again then.
+/// A thread that waits for changed routes and addresses. After a change, the source addresses of the
+/// paths to the peers must be determined again.
 struct RouteWatcher {
     waker: Box<dyn Fn() + Send + Sync>,
     thread: Option<JoinHandle<()>>,
@@ -243,7 +243,7 @@ impl Drop for RouteWatcher {
     fn drop(&mut self) {
         (self.waker)();
         if let Some(thread) = self.thread.take() {
-            // Where it panicked, it has ended, too.
+            // If it panicked, it has ended, too.
             let _ = thread.join();
         }
     }

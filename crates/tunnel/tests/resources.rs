@@ -1,9 +1,9 @@
-//! What a tunnel costs while it is idle, and what is left of it afterwards. It stands alone
-//! in its process, whose threads, files and memory are looked at.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+//! Checks that an idle tunnel sleeps, and that a dropped one releases its threads, files and keys. The
+//! test has its own process, because it inspects the whole process.
+#![expect(clippy::unwrap_used, reason = "a test ends at the first error")]
 
 #[path = "tunnels/tunnel_pair.rs"]
-#[expect(dead_code, reason = "the rest is for the tests of sockets")]
+#[expect(dead_code, reason = "other tests use the rest")]
 mod tunnel_pair;
 
 use std::{
@@ -28,7 +28,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// One after the other: each looks at the whole process.
+/// These run in sequence, because each inspects the whole process.
 #[test]
 fn idle_tunnel_sleeps_and_a_dropped_one_leaves_nothing() {
     idle_threads_sleep();
@@ -49,11 +49,11 @@ fn idle_threads_sleep() {
         in_time(far.read_exact(&mut [0])).await.unwrap();
         (pair, listener, near, far)
     });
-    // When what was said is acknowledged, the handshake confirmed and a secret agreed on depends on the
-    // load. Threads that wake by the clock do in each two seconds.
+    // The time until the bytes are acknowledged, the handshake is confirmed and a post-quantum secret is
+    // agreed on depends on the load. Threads with a timer would wake in every interval of two seconds.
     let mut woken = Vec::new();
     while woken.last().is_none_or(|woken| *woken > 20) {
-        assert!(woken.len() < 10, "threads that have nothing to do woke so often: {woken:?}");
+        assert!(woken.len() < 10, "wake-ups of idle threads: {woken:?}");
         let before = wakes();
         thread::sleep(Duration::from_secs(2));
         woken.push(wakes() - before);
@@ -72,11 +72,11 @@ fn threads_and_files_end() {
             let (near, far) = in_time(dialed).await;
             assert!(Usage::now().threads.len() >= before.threads.len() + 8);
             drop((a, b));
-            // There are sockets still.
+            // Sockets of the tunnels still exist.
             before.assert_unchanged();
             drop((near, far));
         }
-        // Nobody is at the other end.
+        // The peer does not answer.
         let without_peer = peer(1, B).endpoint("192.0.2.1", 9);
         let without_peer = Tunnel::start(&config(0, A).peer(without_peer)).await.unwrap();
         let dialing =
@@ -89,7 +89,7 @@ fn threads_and_files_end() {
 
 fn threads_and_files_of_tailnet_nodes_end() {
     let state = std::env::temp_dir().join(format!("linerate-member-{}", std::process::id()));
-    // Nobody is there.
+    // The coordinator does not exist.
     let options = || Options::new("http://127.0.0.1:1", &state);
     let with_short_timeout = || options().auth_key("key").timeout(Duration::from_millis(300));
     let runtime = runtime();
@@ -102,7 +102,7 @@ fn threads_and_files_of_tailnet_nodes_end() {
             let both = in_time(async {
                 tokio::join!(Member::join(with_short_timeout()), Member::join(with_short_timeout()))
             });
-            let (Err(one), Err(other)) = both.await else { panic!("nobody admits it") };
+            let (Err(one), Err(other)) = both.await else { panic!("a join succeeded") };
             let (late, refused) =
                 if matches!(one, JoinError::InUse(_)) { (other, one) } else { (one, other) };
             assert!(matches!(late, JoinError::TimedOut(_)), "{late:?}");
@@ -113,13 +113,13 @@ fn threads_and_files_of_tailnet_nodes_end() {
     fs::remove_dir_all(&state).unwrap();
 }
 
-/// A key is looked for in all memory that can be written. What is compared with is its
-/// complement, which is no key.
+/// Searches all writable memory for a key. The search compares with the complement of the key, so that it
+/// does not store a copy of the key itself.
 fn keys_are_wiped() {
     const NOWHERE: [String; 0] = [];
     let mut complement = [0; 32];
     SysRng.try_fill_bytes(&mut complement).unwrap();
-    // As the key is after clamping (RFC 7748 section 5).
+    // The key is stored clamped (RFC 7748 section 5).
     complement[0] |= 7;
     complement[31] = (complement[31] | 128) & !64;
     let tunnel = started(&complement);
@@ -137,7 +137,7 @@ fn started(complement: &[u8; 32]) -> Tunnel {
     runtime().block_on(Tunnel::start(&config)).unwrap()
 }
 
-/// What functions left of their frames is overwritten.
+/// Overwrites the stack frames of earlier calls.
 #[inline(never)]
 fn clean_stack() {
     let mut bytes = [0; 256 * 1024];
@@ -145,7 +145,7 @@ fn clean_stack() {
     std::hint::black_box(&mut bytes);
 }
 
-/// Where the key lies, that has this complement.
+/// The places of the key with this complement.
 fn locations_of(complement: &[u8; 32]) -> Vec<String> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let mut memory = fs::File::open("/proc/self/mem").unwrap();
@@ -154,7 +154,7 @@ fn locations_of(complement: &[u8; 32]) -> Vec<String> {
         let (begin, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
         let [begin, end] = [begin, end].map(|text| u64::from_str_radix(text, 16).unwrap());
         for at in (begin..end).step_by(4096) {
-            // Pages are long beside a key: that one lies across two is not to be expected.
+            // A key that spans two pages is unlikely and not found.
             let mut page = [0; 4096];
             memory.seek(SeekFrom::Start(at)).unwrap();
             if memory.read_exact(&mut page).is_err() || page == [0; 4096] {
@@ -171,7 +171,7 @@ fn locations_of(complement: &[u8; 32]) -> Vec<String> {
     locations_of
 }
 
-/// What a process holds: its threads, by their names, and how many files.
+/// The resources of this process: the names of its threads, and the number of its files.
 #[derive(Debug, PartialEq)]
 struct Usage {
     threads: Vec<String>,
@@ -187,9 +187,9 @@ impl Usage {
         Self { threads, files: fs::read_dir("/proc/self/fd").unwrap().count() }
     }
 
-    /// That there is this and no more. Threads that were joined are listed until the kernel has
-    /// released them, which is after it woke those that joined them (`mm_release` is before
-    /// `release_task` in kernel/exit.c): how long, depends on the load.
+    /// Asserts that the process has these resources. The kernel lists a joined thread until it has
+    /// released it, which is after it woke the joining thread (`mm_release` is before `release_task` in
+    /// kernel/exit.c). The delay depends on the load.
     #[track_caller]
     fn assert_unchanged(&self) {
         let files = Self::now().files;
@@ -205,7 +205,7 @@ impl Usage {
     }
 }
 
-/// How often threads of this process went to sleep of themselves, all but this one.
+/// The number of voluntary context switches of all threads except this one.
 fn wakes() -> u64 {
     let this = own_number();
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
@@ -218,7 +218,7 @@ fn wakes() -> u64 {
     others.map(count).sum()
 }
 
-/// The number of this thread, as `/proc` has it.
+/// The ID of this thread in `/proc`.
 fn own_number() -> String {
     let link = fs::read_link("/proc/thread-self").unwrap();
     link.file_name().unwrap().to_string_lossy().into_owned()

@@ -1,4 +1,4 @@
-//! Why a program is no node.
+//! Errors of a node.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -7,28 +7,28 @@ use crate::StartError;
 /// Why a program did not join.
 #[derive(Debug)]
 pub enum JoinError {
-    /// The folder of the state cannot be used.
+    /// The state folder cannot be used.
     State(PathBuf, io::Error),
-    /// Another program uses the folder of the state.
+    /// Another program uses the state folder.
     InUse(PathBuf),
     /// The tunnel did not start.
     Start(StartError),
-    /// Somebody has to log in, and there is neither a key nor anybody who is told the page.
+    /// A login is required, but there is neither a key nor a handler of the login page.
     NeedsLogin,
-    /// It was refused, mostly by the coordinator, in its words.
+    /// The join was refused, usually by the coordinator, with its message.
     Refused(String),
-    /// It took too long; what is in the way, as far as it is known.
+    /// The join took too long. The known problems of the node.
     TimedOut(Vec<String>),
-    /// The agent ended; the log says why.
+    /// The agent ended. The log contains the reason.
     Ended,
 }
 
-/// Why the agent did not do what it was asked.
+/// Why a request to the agent failed.
 #[derive(Debug)]
 pub enum RequestError {
-    /// It refused, in its words or the coordinator's.
+    /// The agent or the coordinator refused, with its message.
     Refused(String),
-    /// It has ended; the log says why.
+    /// The agent has ended. The log contains the reason.
     Ended,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for JoinError {
                 write!(f, "{}: another program uses this state", folder.display())
             }
             Self::Start(error) => error.fmt(f),
-            Self::NeedsLogin => f.write_str("this node has to log in, and there is no key"),
+            Self::NeedsLogin => f.write_str("this node must log in, but a key is missing"),
             Self::Refused(why) => f.write_str(why),
             Self::TimedOut(why) if why.is_empty() => f.write_str("not connected in time"),
             Self::TimedOut(why) => write!(f, "not connected in time: {}", why.join("; ")),

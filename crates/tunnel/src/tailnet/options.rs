@@ -1,13 +1,13 @@
-//! What a program joins with.
+//! The options of a join.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 use zeroize::Zeroizing;
 
-/// How long a join takes at most, unless it is said.
+/// The default time limit of a join.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a program joins with. A setting that is not given is what it was at the last start.
+/// The options of a join. A setting that is not given remains as at the last start.
 pub struct Options {
     pub(super) coordinator: String,
     pub(super) state_dir: PathBuf,
@@ -23,8 +23,8 @@ pub struct Options {
 type OnPage = Box<dyn Fn(&str) + Send + Sync>;
 
 impl Options {
-    /// The coordinator, as `https://headscale.example`, and the folder of this node's keys and
-    /// state, which is made where there is none.
+    /// The options for a coordinator, such as `https://headscale.example`, and the folder of this node's
+    /// keys and state, which is created if absent.
     pub fn new(coordinator: impl Into<String>, state_dir: impl Into<PathBuf>) -> Self {
         Self {
             coordinator: coordinator.into().trim_end_matches('/').to_owned(),
@@ -39,47 +39,45 @@ impl Options {
         }
     }
 
-    /// The coordinator's key, `mkey:` and 64 hexadecimal digits, which proves its identity. Without it the key
-    /// that the coordinator shows at the first join counts from then on.
+    /// Sets the coordinator's key, `mkey:` and 64 hexadecimal digits, which proves its identity. By default
+    /// the key of the first join is required at later ones.
     pub fn server_key(mut self, key: impl Into<String>) -> Self {
         self.server_key = Some(key.into());
         self
     }
 
-    /// A key that admits this node. It is used where the node is not logged in.
+    /// Sets a key that admits this node. It is used if the node is not logged in.
     pub fn auth_key(mut self, key: impl Into<String>) -> Self {
         self.auth_key = Some(Zeroizing::new(key.into())).filter(|key| !key.is_empty());
         self
     }
 
-    /// The name that is asked for; at first it is the machine's.
+    /// Sets the name to request; initially the machine's name.
     pub fn hostname(mut self, name: impl Into<String>) -> Self {
         self.hostname = Some(name.into());
         self
     }
 
-    /// The tags that are asked for, as `tag:web`.
+    /// Sets the tags to request, such as `tag:web`.
     pub fn advertise_tags(mut self, tags: impl IntoIterator<Item = String>) -> Self {
         self.tags = Some(tags.into_iter().collect());
         self
     }
 
-    /// Whether subnets that other nodes advertise are reached through these. At first they are
-    /// not.
+    /// Sets whether to use the routes that other nodes advertise; initially off.
     pub fn accept_routes(mut self, accept: bool) -> Self {
         self.accept_routes = Some(accept);
         self
     }
 
-    /// Is told the page where somebody logs this node in. Without it and without a key a join that
-    /// needs a login fails.
+    /// Sets a function that receives the URL of the login page. Without it and without a key, a join that
+    /// requires a login fails.
     pub fn on_login_page(mut self, show_page: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.on_page = Some(Box::new(show_page));
         self
     }
 
-    /// How long a join takes at most, 60 seconds unless it is said. Somebody who logs in by a page
-    /// may need longer.
+    /// Sets the time limit of a join; 60 seconds by default. A login in a browser may need more time.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

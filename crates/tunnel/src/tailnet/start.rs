@@ -1,4 +1,4 @@
-//! From a folder to a data plane with an agent.
+//! Starts a data plane with an agent from a state folder.
 
 use std::{
     fs, io,
@@ -27,12 +27,12 @@ use crate::{
     tunnel::RunningTunnel,
 };
 
-/// The agent's own folder, in that of the state.
+/// The agent's folder, in the state folder.
 const AGENT: &str = "agent";
-/// Requests that wait for the agent at most.
+/// The maximum number of requests that wait for the agent.
 const REQUESTS: usize = 16;
 
-/// Starts a node with the state of this folder, and what tells its addresses.
+/// Starts a node with the state of this folder. Returns it with a receiver of its addresses.
 pub(super) async fn start(
     state: &Path,
 ) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), JoinError> {
@@ -88,7 +88,7 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
 }
 
 impl Agent {
-    /// Starts the thread.
+    /// Starts the thread of the agent.
     fn start(folder: &Path, plane: Channel, plane_handle: PlaneHandle) -> io::Result<Self> {
         let (requests, request_receiver) = mpsc::channel(REQUESTS);
         let options = agent::Options {

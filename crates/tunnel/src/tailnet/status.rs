@@ -1,4 +1,4 @@
-//! What is known of a node and of the others.
+//! The status of a node and of the other nodes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,18 +7,18 @@ use ipnet::IpNet;
 
 use super::plain;
 
-/// What is known of this node and of the others.
+/// The status of this node and of the other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Whether the coordinator is connected. Peers are reached without it.
+    /// Whether the coordinator is connected. Peers are reachable without it.
     pub is_connected: bool,
     /// This node's full name, without a dot at its end.
     pub name: String,
     /// This node's addresses.
     pub addresses: Vec<IpAddr>,
-    /// The others.
+    /// The other nodes.
     pub peers: Vec<Peer>,
-    /// What is wrong, a sentence each.
+    /// The problems of this node, one sentence each.
     pub health: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ pub struct Status {
 pub struct Peer {
     /// Its full name, without a dot at its end.
     pub name: String,
-    /// What the machine calls itself.
+    /// The name that the machine reports.
     pub hostname: String,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
@@ -35,31 +35,31 @@ pub struct Peer {
     pub routes: Vec<IpNet>,
     /// Its tags.
     pub tags: Vec<String>,
-    /// Who owns it, such as an address of mail; empty where it has tags.
+    /// The login name of its owner, such as an email address; empty if the node has tags.
     pub owner: String,
-    /// Whether the coordinator sees it.
+    /// Whether it is connected to the coordinator.
     pub is_online: bool,
-    /// The way there.
+    /// The path to it.
     pub path: Path,
-    /// Bytes from it.
+    /// Bytes that were received from it.
     pub received: u64,
-    /// Bytes to it.
+    /// Bytes that were sent to it.
     pub sent: u64,
 }
 
-/// The way to another node.
+/// The path to another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// To this address.
+    /// Directly to this address.
     Direct(SocketAddr),
     /// Through the relays of this region.
     Relay(String),
-    /// None is known.
+    /// No path is known.
     None,
 }
 
 impl Status {
-    /// Whose an address is.
+    /// The node that has an address.
     pub fn node_at(&self, address: IpAddr) -> Option<&Peer> {
         self.peers.iter().find(|peer| peer.addresses.contains(&address))
     }

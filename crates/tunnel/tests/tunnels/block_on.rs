@@ -1,4 +1,4 @@
-//! An executor that knows nothing of tokio: it polls, and parks its thread until woken.
+//! An executor without tokio: it polls, and parks its thread until it is woken.
 
 use std::{
     future::Future,

@@ -51,8 +51,8 @@ async fn failed_start_reports_the_reason() {
     assert!(matches!(error, StartError::Port(_)) && error.to_string().contains("in use"));
 }
 
-/// The longest packet follows from the paths to the endpoints: loopback's is longer than
-/// any, and b, that knows no endpoint, has that of the default route.
+/// The MTU follows from the paths to the endpoints. Loopback has the largest. b is configured without an endpoint and uses
+/// the MTU of the default route.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn default_mtu_follows_from_the_path_mtu() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -12,7 +12,7 @@ async fn datagrams_pass_both_ways_over_both_families() {
         let near = pair.a.bind_udp(at(A[family], 0)).unwrap();
         let whole = usize::from(MTU) - [28, 48][family];
         let longest = usize::from(u16::MAX) - [28, 8][family];
-        // The last ones leave and arrive in fragments.
+        // The longest ones are sent in fragments.
         for len in [0, 1, whole, whole + 1, 3_000, longest] {
             let bytes = pattern(len, 5);
             near.send_to(&bytes, at(B[family], 7)).await.unwrap();

@@ -32,7 +32,7 @@ use crate::{
 
 const LEN: usize = 2_000_000;
 
-/// A web server on b, by http and by https; and who vouches for its name.
+/// Starts a web server on b, with http and https. Returns its certificate.
 async fn with_web() -> (Pair, rcgen::CertifiedKey<rcgen::KeyPair>) {
     let pair = with_names().await;
     let name = rcgen::generate_simple_self_signed(["web.inside.example".to_owned()]).unwrap();
@@ -52,7 +52,7 @@ async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>) {
         let tls = tls.clone();
         tokio::spawn(async move {
             match tls {
-                // Who does not trust us, or has gone, is nobody's fault here.
+                // A client may reject the certificate or disconnect.
                 Some(tls) => match tls.accept(stream).await {
                     Ok(stream) => serve_one(stream).await,
                     Err(_) => Ok(()),
@@ -69,7 +69,7 @@ async fn serve_one(
     http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)).await
 }
 
-/// A page, or what was posted.
+/// Answers with a page, or with the body of a POST.
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let body = match *request.method() {
         Method::POST => request.into_body().collect().await.unwrap().to_bytes(),
@@ -103,7 +103,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
 }
 
 impl Tasks {
-    /// Waits until so many are left.
+    /// Waits until `count` tasks are left.
     async fn left(&self, count: usize) {
         in_time(async {
             while self.0.load(Ordering::Acquire) != count {
@@ -127,8 +127,8 @@ async fn hyper_client_reuses_its_connection() {
     for _ in 0..3 {
         let page = fetch(&client, get("http://web.inside.example/a")).await.unwrap();
         assert_eq!(page, r#"/a of "web.inside.example""#);
-        assert_eq!(pair.a.connections(), 1, "it was made anew");
-        // The client puts it back behind the answer.
+        assert_eq!(pair.a.connections(), 1, "the connection was not reused");
+        // The client returns the connection to its pool after the answer.
         tasks.left(1).await;
     }
     let sent = Bytes::from(pattern(LEN, 1));
@@ -196,7 +196,7 @@ async fn gateway_needs_its_password_and_ends_when_dropped() {
     }
     let at = gateway.local_addr();
     drop(gateway);
-    // The task that listens ends at its next turn.
+    // The listening task ends when it is polled next.
     in_time(async {
         let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         while !tokio::net::TcpStream::connect(at).await.is_err_and(is_refused) {

@@ -1,10 +1,10 @@
-//! Two tunnels in one process, over loopback, without any right.
+//! Two tunnels in one process over loopback, without privileges.
 //!
 //! ```text
 //!   Tunnel a  10.7.0.1  fd07::1                  Tunnel b  10.7.0.2  fd07::2
 //!      engine ---- UDP socket -- 127.0.0.1 -- UDP socket ---- engine
 //! ```
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+#![expect(clippy::unwrap_used, reason = "a test ends at the first error")]
 
 mod block_on;
 mod configuration;

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::tunnel_pair::{A, B, Pair, UNUSED, at, in_time};
 
-/// What the name server says: the name, and its addresses.
+/// The records of the name server: names and their addresses.
 type Zone = &'static [(&'static str, &'static [&'static str])];
 
 const ZONE: Zone = &[
@@ -13,7 +13,7 @@ const ZONE: Zone = &[
     ("old.inside.example", &[B[0]]),
 ];
 
-/// Answers on b, by UDP.
+/// Starts a name server on b, by UDP.
 pub async fn with_names() -> Pair {
     let pair =
         Pair::with(|config| config.dns(B[0].parse().unwrap()).search_domain("inside.example"))
@@ -28,8 +28,8 @@ pub async fn with_names() -> Pair {
     pair
 }
 
-/// RFC 1035, section 4.1: the header, the question again, and a record for each address of
-/// the kind that is asked for.
+/// RFC 1035, section 4.1: the header, a copy of the question, and a record for each address of the
+/// requested type.
 fn answer(question: &[u8]) -> Vec<u8> {
     let mut labels = Vec::new();
     let mut place = 12;
@@ -72,10 +72,10 @@ async fn names_are_resolved_inside_the_tunnel() {
     let unknown = resolve("new.inside.example").await.unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
     assert_eq!(resolve("no name").await.unwrap_err().kind(), ErrorKind::InvalidInput);
-    // This machine knows that name; who asks inside of a tunnel asks nobody else.
+    // This machine could resolve the name, but only servers in the tunnel are queried.
     assert_eq!(resolve("localhost").await.unwrap_err().kind(), ErrorKind::NotFound);
     let nobody = in_time(pair.b.resolve("web.inside.example")).await.unwrap_err();
-    assert_eq!(nobody.kind(), ErrorKind::NotFound, "there is no server to ask");
+    assert_eq!(nobody.kind(), ErrorKind::NotFound, "no server is configured");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -36,7 +36,7 @@ async fn dropped_tunnel_fails_its_sockets_and_resets_its_connections() {
     let receiving = tokio::spawn(async move { datagrams.recv_from(&mut [0; 9]).await.map(drop) });
     let dialing = {
         let a = a.clone();
-        // Polled once, and then without the tunnel.
+        // Polled once while the tunnel exists.
         let mut dialing = Box::pin(async move { a.connect(at(UNUSED, 80)).await.map(drop) });
         let patience = Duration::from_millis(50);
         assert!(tokio::time::timeout(patience, &mut dialing).await.is_err());
@@ -51,7 +51,7 @@ async fn dropped_tunnel_fails_its_sockets_and_resets_its_connections() {
         in_time(receiving).await.unwrap().unwrap_err(),
     ];
     assert_eq!(gone.map(|error| error.kind()), [ErrorKind::NotConnected; 2]);
-    // Of the two halves one has the reset, the other finds the connection gone.
+    // One half gets the reset, the other one finds the connection closed.
     let (read, write) = (in_time(reading).await.unwrap(), in_time(writing).await.unwrap());
     let kinds = (read.map_err(|error| error.kind()), write.kind());
     let first = (Err(ErrorKind::ConnectionReset), ErrorKind::BrokenPipe);

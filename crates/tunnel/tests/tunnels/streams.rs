@@ -16,7 +16,7 @@ async fn connected(pair: &Pair, to: SocketAddr) -> (TcpStream, TcpStream) {
     (near.unwrap(), far.unwrap().0)
 }
 
-/// Says one thing, hears another, and both ends.
+/// Sends some bytes and expects others, up to both ends of the stream.
 async fn exchange(stream: TcpStream, sent: Vec<u8>, expected: Vec<u8>) {
     let (mut read, mut write) = stream.into_split();
     let writing = async {
@@ -42,7 +42,7 @@ async fn bulk_transfers_run_both_ways_at_once_over_both_families() {
         in_time(exchange(near, one, other)).await;
         in_time(far).await.unwrap();
     }
-    assert!(pair.a.peers()[0].tx_bytes > 2 * LEN as u64, "it went another way");
+    assert!(pair.a.peers()[0].tx_bytes > 2 * LEN as u64, "the bytes did not pass the tunnel");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,7 +75,7 @@ async fn two_hundred_concurrent_streams_arrive() {
         in_time(stream).await.unwrap();
     }
     in_time(accepting).await.unwrap();
-    // The last acknowledgements are on their way.
+    // Waits for the last acknowledgements.
     in_time(async {
         while pair.a.memory_used() + pair.b.memory_used() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -137,7 +137,7 @@ async fn writer_waits_for_a_reader_that_does_not_read() {
     let bytes = pattern(100_000, 3);
     let (mut whole, mut part) = (0, 0);
     let patience = Duration::from_millis(300);
-    // A write that is given up has written what its last call did.
+    // A cancelled write has written the bytes of its last completed call.
     'writing: loop {
         while part < bytes.len() {
             match tokio::time::timeout(patience, near.write(&bytes[part..])).await {
@@ -161,7 +161,7 @@ async fn writer_waits_for_a_reader_that_does_not_read() {
     assert!(received == bytes[..part]);
 }
 
-/// Wakers of a stranger to tokio.
+/// The wakers are not those of tokio.
 #[test]
 fn sockets_work_on_any_executor() {
     let Pair { a, b } = block_on(Pair::start());

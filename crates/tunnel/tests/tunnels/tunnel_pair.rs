@@ -4,7 +4,7 @@ use tunnel::{Config, Peer, PrivateKey, Tunnel};
 
 pub const A: [&str; 2] = ["10.7.0.1", "fd07::1"];
 pub const B: [&str; 2] = ["10.7.0.2", "fd07::2"];
-/// In the allowed IPs of a's peer, and nobody's.
+/// An address in the allowed IPs of a's peer that no host uses.
 pub const UNUSED: &str = "10.7.0.9";
 pub const MTU: u16 = 1420;
 
@@ -19,7 +19,7 @@ impl Pair {
         Self::with(|config| config).await
     }
 
-    /// With more for a.
+    /// Starts both, with additional settings for a.
     pub async fn with(more: impl FnOnce(Config) -> Config) -> Self {
         let b = Tunnel::start(&config(1, B).peer(peer(0, A))).await.unwrap();
         let to_b = peer(1, ["10.7.0.0/24", "fd07::/64"]).endpoint("127.0.0.1", b.listen_port());
@@ -28,7 +28,7 @@ impl Pair {
     }
 }
 
-/// That of the one or the other.
+/// The private key of tunnel 0 or 1.
 pub fn key(of: u8) -> PrivateKey {
     PrivateKey::from_bytes(&[of + 1; 32])
 }
@@ -38,7 +38,7 @@ pub fn config(of: u8, addresses: [&str; 2]) -> Config {
     addresses.iter().fold(config, |config, address| config.address(address.parse().unwrap()))
 }
 
-/// A peer behind which these are, addresses or networks.
+/// A peer with these allowed IPs, given as addresses or networks.
 pub fn peer(of: u8, allowed: [&str; 2]) -> Peer {
     let net = |text: &str| match text.parse() {
         Ok(net) => net,
@@ -51,12 +51,12 @@ pub fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
 }
 
-/// Gives up on a test that hangs.
+/// Limits the time of a step, so that a test cannot hang.
 pub async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("it hangs")
 }
 
-/// Bytes in which no part looks like another, of a kind each for every `seed`.
+/// A sequence of bytes without repetitions, different for every `seed`.
 pub fn pattern(len: usize, seed: u32) -> Vec<u8> {
     let word = |n: u32| n.wrapping_add(seed << 20).wrapping_mul(0x9e37_79b1);
     (0..len as u32).map(|n| (word(n) >> 23) as u8).collect()

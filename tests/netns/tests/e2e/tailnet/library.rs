@@ -79,7 +79,7 @@ fn a_program_is_a_node_that_fetches_serves_and_restarts_as_the_same_node() {
             let to = if is_v6 { format!("[{address}]") } else { address.to_owned() };
             eventually(&format!("{to} serves"), PATIENCE, || fetched(&to) == PAGE);
         }
-        assert!(host.read(LOG).contains("stock.rig.test asks"), "{}", host.read(LOG));
+        assert!(host.read(LOG).contains("request from stock.rig.test"), "{}", host.read(LOG));
 
         // It ends by itself when its input ends, and closes its connections.
         program.close_input();
