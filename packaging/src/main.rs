@@ -1,11 +1,11 @@
-//! `manuals DIR`: writes the manual pages and completions of `linerate` and of `linerate-server`, from
-//! the same arguments as their `--help`, and the page of `linerate`'s files from docs/configuration.md.
+//! `manuals DIR`: writes the manual pages and completions of `linerate` and `linerate-server` from their
+//! command line definitions, and linerate.conf(5) from docs/configuration.md.
 //!
 //! ```text
 //!   cli::command() --> DIR/linerate/man/linerate.1, linerate-up.1, ...
 //!                 `--> DIR/linerate/completions/linerate.bash, _linerate, linerate.fish
 //!   configuration.md --> DIR/linerate/man/linerate.conf.5
-//!   server::program::command() --> DIR/linerate-server, alike
+//!   server::program::command() --> DIR/linerate-server/man, DIR/linerate-server/completions
 //! ```
 #![forbid(unsafe_code)]
 
@@ -19,11 +19,11 @@ use clap_complete::{Shell, generate_to};
 
 /// The shells that get completions.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
-/// What no argument tells, at the end of linerate(1).
+/// The sections after the arguments in linerate(1).
 const ENVIRONMENT_AND_FILES: &str = include_str!("environment-and-files.roff");
-/// The same of linerate-server(1).
+/// The sections after the arguments in linerate-server(1).
 const FILES_OF_SERVER: &str = include_str!("files-of-server.roff");
-/// What linerate.conf(5) tells.
+/// The text of linerate.conf(5).
 const CONFIGURATION: &str = include_str!("../../docs/configuration.md");
 
 fn main() -> anyhow::Result<()> {
@@ -31,20 +31,20 @@ fn main() -> anyhow::Result<()> {
     write(Path::new(&folder))
 }
 
-/// Writes all of them into `folder`, which is made where it is not there.
+/// Writes all files into `folder`, which is created if absent.
 fn write(folder: &Path) -> anyhow::Result<()> {
     let ours = folder.join("linerate");
     write_program(&ours, "linerate", &cli::command(), ENVIRONMENT_AND_FILES)?;
     let conf = ours.join("man/linerate.conf.5");
     fs::write(&conf, conf_page()).with_context(|| conf.display().to_string())?;
-    // The page of this name is that of the program which the command starts, in its own package.
+    // The package of linerate-server has a page with this name, too.
     let servers_own = ours.join("man/linerate-server.1");
     fs::remove_file(&servers_own).with_context(|| servers_own.display().to_string())?;
     let servers = folder.join("linerate-server");
     write_program(&servers, "linerate-server", &server::program::command(), FILES_OF_SERVER)
 }
 
-/// One page for a program, which ends with `more`, and one for each of its subcommands; and completions.
+/// Writes a page for a program, which ends with `more`, a page for each subcommand, and completions.
 fn write_program(folder: &Path, name: &str, command: &Command, more: &str) -> anyhow::Result<()> {
     let [man, completions] = ["man", "completions"].map(|name| folder.join(name));
     for folder in [&man, &completions] {

@@ -1,16 +1,17 @@
-//! Markdown as the body of a manual page (man(7)): what the documents of this tree use of it.
+//! Converts Markdown to the body of a manual page (man(7)). Supports the elements that the documents of
+//! this tree use.
 //!
-//! A table of keys becomes a list of them:
+//! A table of keys becomes a list:
 //!
 //! ```text
-//!   | key          | value | what it does |
-//!   | `ListenPort` | PORT  | the port     |  -->  ListenPort = PORT
-//!                                                     the port
+//!   | key          | value | meaning |
+//!   | `ListenPort` | PORT  | the port |  -->  ListenPort = PORT
+//!                                                the port
 //! ```
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-/// The body, without the title: a page begins with its own.
+/// Returns the body without the title.
 pub fn from_markdown(text: &str) -> String {
     let mut page = Page::default();
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -22,14 +23,14 @@ pub fn from_markdown(text: &str) -> String {
 #[derive(Default)]
 struct Page {
     roff: String,
-    /// Whether what comes is verbatim, where spaces and line ends count.
+    /// Whether the text is verbatim: spaces and line ends are significant.
     verbatim: bool,
-    /// For each list around, the number of its next item, where it has numbers.
+    /// For each enclosing list, the number of its next item, if it is numbered.
     lists: Vec<Option<u64>>,
-    /// The head of the table around, and the cells of its current row.
+    /// The head of the enclosing table, and the cells of its current row.
     head: Vec<String>,
     row: Vec<String>,
-    /// Where in `roff` the current cell or title begins.
+    /// The offset in `roff` at which the current cell or title begins.
     start: usize,
 }
 
@@ -45,7 +46,7 @@ impl Page {
                 self.roff += "\\fR";
             }
             Event::SoftBreak => self.line_end(),
-            other => unreachable!("no document has {other:?}"),
+            other => unreachable!("unsupported element: {other:?}"),
         }
     }
 
@@ -62,7 +63,7 @@ impl Page {
             Tag::Strong | Tag::Emphasis => self.roff += "\\fI",
             Tag::Table(_) => self.head.clear(),
             Tag::Paragraph | Tag::Link { .. } | Tag::TableHead | Tag::TableRow => {}
-            other => unreachable!("no document has {other:?}"),
+            other => unreachable!("unsupported element: {other:?}"),
         }
     }
 
@@ -100,7 +101,7 @@ impl Page {
         };
     }
 
-    /// A key, its values, and what there is to say of it.
+    /// Writes a row: a key, its values, and their meaning.
     fn row(&mut self) {
         let row = std::mem::take(&mut self.row);
         let [key, value, about] = row.as_slice() else {
@@ -123,7 +124,7 @@ impl Page {
         }
     }
 
-    /// What roff would take for its own is escaped.
+    /// Writes text, and escapes the control characters of roff.
     fn text(&mut self, text: &str) {
         for c in text.chars() {
             let begins = self.roff.ends_with('\n');

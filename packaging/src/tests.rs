@@ -2,7 +2,7 @@ use std::{fs, path::PathBuf, process::Command};
 
 use super::*;
 
-/// A folder with all of it, which goes with the value.
+/// A folder with the generated files. Dropping it removes the folder.
 struct Written(PathBuf);
 
 impl Written {
@@ -24,7 +24,7 @@ impl Drop for Written {
     }
 }
 
-/// The page of each command, and the command: `linerate set offload` has
+/// The page of each command, and the command. The page of `linerate set offload` is
 /// `linerate-set-offload`.
 fn pages(command: &clap::Command, name: String) -> Vec<(String, clap::Command)> {
     let visible = command.get_subcommands().filter(|sub| !sub.is_hide_set());
@@ -34,7 +34,7 @@ fn pages(command: &clap::Command, name: String) -> Vec<(String, clap::Command)> 
     all
 }
 
-/// What a reader sees of a page: roff's escapes are gone.
+/// The text of a page without the escapes of roff.
 fn plain(page: &str) -> String {
     let mut text = page.replace("\\-", "-").replace("\\'", "'");
     for escape in ["\\fB", "\\fI", "\\fR"] {
@@ -65,7 +65,7 @@ fn each_command_has_a_page_with_all_its_options() {
         all.chain(servers.into_iter().map(|page| ("linerate-server", page)))
     {
         let page = plain(&written.read(&format!("{program}/man/{name}.1")));
-        let about = command.get_about().unwrap_or_else(|| panic!("{name} says nothing"));
+        let about = command.get_about().unwrap_or_else(|| panic!("{name} has no description"));
         let first = about.to_string();
         assert!(page.contains(first.lines().next().unwrap()), "{name}: {first}");
         let shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
@@ -134,7 +134,7 @@ fn completions_have_every_command_and_bash_loads_its_file() {
     assert_eq!(completed.trim(), "genkey genpsk", "{:?}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What an example has in the place of a key.
+/// Replaces the placeholders of keys in an example.
 fn with_keys(example: &str) -> String {
     let mut text = String::new();
     for line in example.lines() {
@@ -171,7 +171,7 @@ fn every_example_parses_without_warning_or_hook() {
         assert!(conf.warnings.is_empty(), "{name}: {:?}", conf.warnings);
         assert!(conf.private_key().is_ok(), "{name}");
         assert_eq!(conf.interface.hooks, config::conf::Hooks::default(), "{name}");
-        assert!(index.contains(&name), "docs/examples/README.md does not tell of {name}");
+        assert!(index.contains(&name), "docs/examples/README.md does not mention {name}");
     }
 }
 
@@ -201,7 +201,7 @@ fn example_laptop_uses_a_name_server_behind_its_router() {
     }
 }
 
-/// What `unit` of the package starts, with these options of its file, and that file.
+/// The command line of a unit with these options in its environment file, and the path of that file.
 fn started(unit: &str, options: &str) -> (Vec<String>, String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd").join(unit);
     let text = fs::read_to_string(path).unwrap();
@@ -209,7 +209,7 @@ fn started(unit: &str, options: &str) -> (Vec<String>, String) {
         let line = text.lines().find_map(|line| line.strip_prefix(key));
         line.unwrap_or_else(|| panic!("{unit} has no {key}")).to_owned()
     };
-    // Else systemd warns at each start.
+    // Otherwise systemd warns at each start.
     assert_eq!(value("Environment="), "LINERATE_OPTIONS=");
     let mut words = Vec::new();
     for word in value("ExecStart=").split(' ') {
