@@ -6,7 +6,7 @@
 //!     records                at most 4,096 bytes each                           record
 //!       early payload        before HTTP/2, from the coordinator                early
 //!       HTTP/2
-//!         /machine/register  who may be a node                                  register
+//!         /machine/register  registration of a node                             register
 //!         /machine/map       a stream of frames                                 frame
 //! ```
 //!

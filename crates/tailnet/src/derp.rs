@@ -3,7 +3,7 @@
 //! ```text
 //!   relay  ── ServerKey ──►  agent  ── the relay's key ──►  data plane: seal_login
 //!   relay  ◄─ ClientInfo ──  agent  ◄─ the frame's contents ──'
-//!   relay  ── ServerInfo ──►  a limit of sending, for who has the node key: not read
+//!   relay  ── ServerInfo ──►  a rate limit, encrypted for the node key: not read
 //!   relay  ◄─ SendPacket, RecvPacket, NotePreferred, Ping, Pong, .. ─►  agent
 //! ```
 

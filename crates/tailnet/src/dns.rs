@@ -7,7 +7,7 @@
 //!           longest suffix ─► answered here ─► NXDOMAIN with the zone's SOA   Reply, 10 s
 //!                │             (MagicDNS suffix, reverse zones, empty routes)
 //!                ├──────────► a route's or the default resolvers              Forward
-//!                └──────────► nobody to ask                                   Reply, SERVFAIL
+//!                └──────────► no resolver                                     Reply, SERVFAIL
 //! ```
 //!
 //! Semantics: tailscale `net/dns/resolver/tsdns.go` and `ipn/ipnlocal/node_backend.go`. It differs
@@ -69,7 +69,7 @@ pub struct Config {
     pub defaults: Vec<Resolver>,
     /// The resolvers for all other names while an exit node is in use and `defaults` is empty.
     pub fallback: Vec<Resolver>,
-    /// The previous resolvers of the host, used if the network has none.
+    /// The previous resolvers of the host, used if the network configures none.
     pub system: Vec<Resolver>,
     /// Whether an exit node is in use.
     pub exit_node: bool,

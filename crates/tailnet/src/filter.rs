@@ -1,10 +1,10 @@
 //! Compiles the coordinator's filter rules to the policy for packets from peers.
 //!
 //! ```text
-//!   own addresses, services, offered networks ──► local ──────────────────────┐
-//!   FilterRule ──► texts of addresses ──► AddressSet ── less jailed peers ──► Rule ──► Policy
-//!         │                    cap: ──► addresses of peers that have it ──► Rule
-//!         └──► grants ──► Grants: who may do what, beside sending packets
+//!   own addresses, services, offered networks ──► local ────────────────┐
+//!   FilterRule ──► addresses ──► AddressSet ── minus jailed peers ──► Rule ──► Policy
+//!         │             cap: ──► addresses of peers with the capability ──► Rule
+//!         └──► grants ──► Grants: capabilities of peers other than sending packets
 //! ```
 //!
 //! Semantics: tailscale `wgengine/filter/tailcfg.go` and `match.go`, `ipn/ipnlocal/local.go`
@@ -274,7 +274,7 @@ impl Writer<'_> {
         let reached = rule.destinations.iter().filter(|(to, _)| self.local.overlaps_range(*to));
         let (open, shut): (Vec<_>, Vec<_>) = reached.partition(|(_, ports)| !ports.is_empty());
         let open = destinations(open.into_iter().cloned());
-        // ICMP has no ports: a destination without ports accepts it, too.
+        // ICMP lacks ports: a destination without ports accepts it, too.
         let shut = destinations(shut.into_iter().map(|(to, _)| (*to, 0..=u16::MAX)));
         let sources = rule.sources.less(&self.jailed);
         self.push(&rule.protocols, &sources, open.clone())

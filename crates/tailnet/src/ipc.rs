@@ -2,15 +2,14 @@
 //!
 //! ```text
 //!   agent: control, relays, paths, names          steward: the host, as root
-//!     |  ^                                           ^  |
-//!     |  `------------ HostReply -------------------'   |
-//!     |  ------------- DesiredHost ---------------------->-'
-//!     |
-//!     |  ToDataPlane: peers, paths, filter, datagrams
-//!     v
+//!     |  ^   |  ^                                   ^  |
+//!     |  |   |  `------------ FromSteward ----------|--'
+//!     |  |   `--------------- ToSteward ------------'
+//!     |  |
+//!     |  `-- ToAgent: datagrams, packets for relays, events, activity
+//!     `----- ToDataPlane: peers, paths, filter, datagrams
+//!     v  |
 //!   data plane: keys, sessions, TUN, UDP socket
-//!     |  ToAgent: datagrams, what goes to relays, events, activity
-//!     `--> agent
 //! ```
 //!
 //! Each connection is a socket that preserves packet boundaries. A message is sent in one or more
@@ -241,7 +240,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Creates a datagram whose source the routing table decides.
+    /// Creates a datagram. The routing table decides its source address.
     pub fn new(to: SocketAddr, bytes: Vec<u8>) -> Self {
         Self { to, source: None, hops: None, by: None, bytes }
     }

@@ -1,11 +1,11 @@
 //! The keys of a tailnet. The text of a key is a prefix and 64 hexadecimal digits (tailscale
 //! `types/key`).
 //!
-//! | key | text | for |
+//! | key | prefix | use |
 //! |---|---|---|
 //! | machine | `mkey:` | Noise with the coordinator |
 //! | node | `nodekey:` | WireGuard, and the login to relays |
-//! | disco | `discokey:` | the messages that find paths |
+//! | disco | `discokey:` | disco messages, which find paths |
 
 use std::{fmt, str::FromStr};
 

@@ -108,7 +108,7 @@ pub struct Empty {}
 impl Notify {
     /// Returns the notification as a line.
     pub fn line(&self) -> String {
-        // Serialization fails only for maps whose keys are not strings.
+        // Serialization fails only for maps with keys other than strings.
         let mut line = serde_json::to_string(self).unwrap_or_default();
         line.push('\n');
         line

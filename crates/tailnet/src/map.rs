@@ -1,8 +1,8 @@
 //! The network map: the state of the network from the coordinator's messages.
 //!
 //! ```text
-//!   MapResponse ──► apply ──► NetworkMap ──► settings: what this node is to be
-//!                     `──► Changes: what to look at again, and what could not be read
+//!   MapResponse ──► apply ──► NetworkMap ──► settings of this node
+//!                     `──► Changes: the changed parts, and the unreadable ones
 //! ```
 //!
 //! Absent fields have not changed. Peers are processed in this order (tailscale

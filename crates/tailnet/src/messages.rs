@@ -79,7 +79,7 @@ pub struct DnsConfig {
     /// The resolvers for names with a suffix; empty means this node.
     #[serde(with = "nil")]
     pub routes: BTreeMap<String, Option<Vec<Resolver>>>,
-    /// The resolvers for all names if an exit node is used and there are no others.
+    /// The resolvers for all names if an exit node is used and the network configures no others.
     #[serde(with = "nil")]
     pub fallback_resolvers: Vec<Resolver>,
     /// The search domains.

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::desired_host;
 
-/// The name whose addresses reveal the prefix (RFC 7050 section 3).
+/// The name that reveals the prefix by its addresses (RFC 7050 section 3).
 pub const NAME: &str = "ipv4only.arpa";
 
 /// The IPv4 addresses of [`NAME`] (RFC 7050 section 8.2).

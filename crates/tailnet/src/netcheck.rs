@@ -4,7 +4,7 @@
 //! ```text
 //!   start ──► probes by the plan ──► poll_transmit ──► UDP socket
 //!                  ▲                                       │
-//!   poll_lookup ─┘ handle_address   handle_stun_response ◄┘
+//!   poll_lookup ──┘ handle_address    handle_stun_response ┘
 //!                                          │ all answered, enough, or 3 s
 //!                                          ▼
 //!        UDP blocked? ──► poll_tcp_probe, handle_tcp_latency ──► poll_report
@@ -333,7 +333,7 @@ impl Netcheck {
         let Some(check) = &mut self.check else { return };
         let is_over = match &check.tcp {
             None => check.sets.iter().all(|set| {
-                // No request was sent if the relays have no address.
+                // No request was sent if the addresses of the relays are unknown.
                 set.done || (set.probes.is_empty() && check.in_flight.is_empty())
             }),
             Some(tcp) => tcp.wanted.is_empty() && tcp.awaited.is_empty(),

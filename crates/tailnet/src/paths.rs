@@ -2,23 +2,24 @@
 //! time.
 //!
 //! ```text
-//!   map ------> set_peer          .-- relay, at once
-//!   netcheck -> set_own_endpoints           |
-//!   UDP, relay -> handle_disco    v
-//!   plane ----> handle_wireguard  a round: prime, call by relay, ping -- pong --> direct
-//!   clock ----> handle_timeout    ^                                                  |
-//!                                 `------ silence of pongs and of data --> relay ----'
+//!   map ---------> set_peer            .-- relay, at once
+//!   netcheck ----> set_own_endpoints   |
+//!   UDP, relay --> handle_disco        v
+//!   data plane --> handle_wireguard    a round: prime, call by relay, ping -- pong --> direct
+//!   clock -------> handle_timeout      ^                                                 |
+//!                                      `---- neither pongs nor data --> relay -----------'
 //!   poll_transmit, poll_event, poll_timeout
 //! ```
 //!
-//! A round starts with priming: a ping whose TTL ends before the peer's NAT opens pinholes in our
-//! NAT without reaching the peer's. Then the round calls the peer through its relay, which primes
-//! as well. After the relay confirms that the call arrived, the round pings. An earlier ping would
-//! create a conntrack entry in a Linux NAT that does not drop unexpected input, and that entry
-//! would change the port of the peer's packets.
+//! A round starts with priming: a ping with a TTL that ends before the peer's NAT opens pinholes in
+//! our NAT without reaching the peer's. Then the round calls the peer through its relay, which
+//! primes as well. After the relay confirms that the call arrived, the round pings. An earlier ping
+//! would create a conntrack entry in a Linux NAT that does not drop unexpected input, and that
+//! entry would change the port of the peer's packets.
 //!
 //! Call `handle_*` for each event, then drain `poll_transmit` and `poll_event`, and call
-//! `handle_timeout` at `poll_timeout`. A peer to which nothing was sent for 45 s has no timer.
+//! `handle_timeout` at `poll_timeout`. If nothing was sent to a peer for 45 s, its timer is
+//! removed.
 //!
 //! A peer has one path at a time. Stock nodes send to the address and the relay simultaneously
 //! while a path is in doubt. Here data goes through the relay while pings test the address. The
@@ -74,7 +75,7 @@ pub struct PeerInfo {
     pub supports_peer_relays: bool,
 }
 
-/// A node whose peer relay may allocate endpoints for us ([`crate::peer_relay`]).
+/// A node that may allocate endpoints for us at its peer relay ([`crate::peer_relay`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRelay {
     /// The node key.
@@ -103,7 +104,7 @@ struct Own {
     node: NodePublic,
     /// The region of our home relay.
     home: Option<u16>,
-    /// The regions whose relays are unreachable.
+    /// The regions of unreachable relays.
     relays_down: BTreeSet<u16>,
     endpoints: Vec<SocketAddr>,
     /// The time when the endpoints were determined.
@@ -229,7 +230,7 @@ impl Paths {
         }
     }
 
-    /// Sets the region of our home relay. It is the guess for peers whose home is unknown.
+    /// Sets the region of our home relay. It is the guess for peers with an unknown home.
     pub fn set_home(&mut self, home: Option<u16>, now: Duration) {
         if std::mem::replace(&mut self.own.home, home) != home {
             self.step_all(now, PeerEntry::has_unknown_home, Peer::handle_timeout);
@@ -237,7 +238,7 @@ impl Paths {
     }
 
     /// Sets whether a relay of a region is connected. Without a relay, the path falls back to an
-    /// unproven address: a stock peer that restarted, and whose new disco key is not known here,
+    /// unproven address: a stock peer that restarted with a disco key that is unknown here
     /// still answers there.
     pub fn set_relay(&mut self, region: u16, up: bool, now: Duration) {
         let down = &mut self.own.relays_down;
@@ -364,7 +365,7 @@ impl Paths {
     }
 
     /// Pings a peer on its current path, and starts a search for a better one. The answer is
-    /// [`Event::Pong`] with the returned number; `None` if the peer has no path.
+    /// [`Event::Pong`] with the returned number; `None` without a path to the peer.
     pub fn ping(&mut self, peer: NodePublic, now: Duration) -> Option<u32> {
         self.numbers.pings = self.numbers.pings.wrapping_add(1);
         let number = self.numbers.pings;

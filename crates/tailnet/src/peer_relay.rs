@@ -11,7 +11,7 @@
 //!      | == pings, then WireGuard ===> | ===========================> |
 //! ```
 //!
-//! Each UDP datagram starts with a header ([`Geneve`]), whose number identifies the pair of
+//! Each UDP datagram starts with a header ([`Geneve`]), with a number that identifies the pair of
 //! clients. The server opens only the messages of the binding handshake.
 
 mod geneve;
@@ -24,7 +24,7 @@ pub use self::{
 
 /// The capability of a peer that may allocate endpoints at this node's relay (`tailcfg.go`).
 pub const MAY_ALLOCATE: &str = "tailscale.com/cap/relay";
-/// The capability of a peer whose relay this node may use.
+/// The capability of peers that provide this node their relay.
 pub const IS_RELAY: &str = "tailscale.com/cap/relay-target";
 /// The node attribute that disables this node's relay.
 pub const NO_SERVER: &str = "disable-relay-server";

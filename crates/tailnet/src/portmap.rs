@@ -2,12 +2,12 @@
 //! NAT-PMP (RFC 6886).
 //!
 //! ```text
-//!   begin ──► Find: map by PCP, ─────────────────────► mapping ──► Map at half its lifetime
-//!               ▲   address by NAT-PMP                 ▲   │            `── refused ──► rest
-//!               │    `── PCP is out ──► Map by NAT-PMP ┘   │ its lifetime is over
-//!               ├── rest ◄── silence, refusal              │
-//!               └──────────────────────────────────────────┘
-//!   check ──► Check: the gateway's epoch, which went back ──► Map
+//!   start ──► Find: map by PCP, ──────────────────────► mapping ──► Map at half its lifetime
+//!               ▲   address by NAT-PMP                  ▲   │            `── refused ──► delay
+//!               │    `── PCP refused ──► Map by NAT-PMP ┘   │ the lifetime ended
+//!               ├── delay ◄── no answer, or refused         │
+//!               └───────────────────────────────────────────┘
+//!   check ──► Check: the gateway's epoch decreased ──► Map
 //! ```
 //!
 //! After each input and at `poll_timeout`, call `handle_timeout`, then `poll_transmit` until it

@@ -55,7 +55,7 @@ pub struct Prefs {
     pub no_snat: bool,
     /// How the host's packet filter is configured.
     pub netfilter_mode: NetfilterMode,
-    /// The user who may change the preferences, in addition to root.
+    /// The user that may change the preferences, in addition to root.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub operator_user: String,
     /// The UDP port of the peer relay, 0 for any; `None` disables it.

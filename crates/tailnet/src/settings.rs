@@ -214,7 +214,7 @@ fn wireguard_only(map: &NetworkMap) -> Option<String> {
     (!all.is_empty()).then(|| format!("{what}: {named}{more}"))
 }
 
-/// Returns the peers whose relays this node may use; `None` if disabled.
+/// Returns the peers that provide this node their relay; `None` if disabled.
 fn peer_relays(all: &[&Node], own: &Node, grants: &filter::Grants) -> Option<Vec<PeerRelay>> {
     let is_relay = |peer: &&&Node| {
         peer.cap >= peer_relay::MIN_CAPABILITY_VERSION

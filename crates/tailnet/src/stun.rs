@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_address_is_used_if_there_is_no_xor_address() {
+    fn plain_address_is_used_without_an_xor_address() {
         let mut datagram = hex("0101000c2112a442000102030405060708090a0b");
         datagram.extend_from_slice(&hex("0001000800010016c0000207"));
         let expected: SocketAddr = ([192, 0, 2, 7], 22).into();

@@ -2,8 +2,8 @@
 //! alone cannot add nodes (tailscale `tka`).
 //!
 //! ```text
-//!   checkpoint ──► update ──► update ──► head        each signed by keys trusted before it
-//!                                          `──► trusted keys ──► a node key's signature?
+//!   checkpoint ──► update ──► update ──► head       each signed by a key trusted before it
+//!                                          `──► trusted keys ──► verify the signature of a node key
 //! ```
 //!
 //! The coordinator stores and distributes the updates, but cannot create them. Each node verifies
@@ -85,7 +85,7 @@ impl std::error::Error for DecodeError {}
 pub enum VerifyError {
     /// It cannot be decoded.
     Malformed(DecodeError),
-    /// It has no signature.
+    /// It is not signed.
     Unsigned,
     /// A signature is not valid.
     BadSignature,

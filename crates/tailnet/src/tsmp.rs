@@ -25,7 +25,7 @@ const PONG: u8 = b'o';
 const REFUSAL: u8 = b'!';
 const KEY: u8 = b'a';
 const KEY_LEN: usize = 32;
-/// The TTL. There are no routers in a tunnel.
+/// The TTL. A tunnel does not contain routers.
 const HOPS: u8 = 64;
 
 /// A packet of the protocol.
@@ -124,7 +124,7 @@ pub fn ping(from: IpAddr, to: IpAddr, token: Token) -> Option<Vec<u8>> {
     write(from, to, &[&[PING][..], &token].concat())
 }
 
-/// Returns a pong from `from` to `to`. The port is 0, because there is no HTTP server for peers.
+/// Returns a pong from `from` to `to`. The port is 0, because no HTTP server exists for peers.
 pub fn pong(from: IpAddr, to: IpAddr, token: Token) -> Option<Vec<u8>> {
     write(from, to, &[&[PONG][..], &token, &[0, 0]].concat())
 }

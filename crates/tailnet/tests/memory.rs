@@ -129,8 +129,8 @@ const CAPABILITIES: &str = concat!(
     r#"","Addresses":["::/0"],"CapMap":{"#
 );
 
-/// Lists whose items become larger than their text: the beginning, the repeated item, the end; and
-/// the memory limit of the stored list, in MiB.
+/// Lists of items that become larger than their text: the beginning, the repeated item, the end;
+/// and the memory limit of the stored list, in MiB.
 const LISTS: [([&str; 3], usize); 3] = [
     ([r#"{"Peers":["#, PEER, "]}"], 128),
     ([r#"{"PeersRemoved":["#, "1", "]}"], 0),

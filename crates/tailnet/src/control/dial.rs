@@ -1,7 +1,7 @@
 //! Addresses, ports and times of the attempts to connect to a coordinator.
 //!
 //! The URL decides: `https` uses TLS. `http` uses plain HTTP, because Noise encrypts. Some networks
-//! modify traffic of port 80. Therefore TLS is tried in parallel if the URL has no port and the
+//! modify traffic of port 80. Therefore TLS is tried in parallel if the URL lacks a port and the
 //! host is not private (tailscale `control/controlhttp/client.go`). Unlike stock clients, an
 //! `https` URL is never tried at port 80: the key comes over the connection that is then upgraded,
 //! and a firewall that drops port 80 would cost half a second each time.
@@ -23,7 +23,7 @@ const CANDIDATES: usize = 16;
 pub struct ControlUrl {
     /// Whether it is `https`.
     pub tls: bool,
-    /// A name or an address. An IPv6 address has no brackets.
+    /// A name or an address. An IPv6 address is without brackets.
     pub host: String,
     /// The port, if the URL has one.
     pub port: Option<u16>,

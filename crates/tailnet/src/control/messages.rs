@@ -244,7 +244,7 @@ pub struct MapHead {
     /// if the stream cannot be resumed.
     #[serde(rename = "MapSessionHandle")]
     pub handle: String,
-    /// The number of this map in the stream; 0 if it has none.
+    /// The number of this map in the stream; 0 if not set.
     pub seq: i64,
 }
 

@@ -64,7 +64,7 @@ enum Hosts {
     Domain(String, bool),
 }
 
-/// The name of a variable whose value is not a supported proxy.
+/// The variable. Its value is not a supported proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyError(pub &'static str);
 
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_scheme_has_its_variable_and_loopback_has_no_proxy() {
+    fn each_scheme_has_its_variable_and_loopback_is_not_proxied() {
         let proxies = proxies(&[
             ("https_proxy", "http://proxy.example:3128"),
             ("HTTP_PROXY", "10.0.0.1:8080"),

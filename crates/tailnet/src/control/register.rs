@@ -1,11 +1,11 @@
 //! Registration of a node.
 //!
 //! ```text
-//!                 .---- AuthURL: a person logs in; asked again with it ----.
-//!                 v                                                        |
-//!   login ---> request ---> answer ----------------------------------------'
+//!                 .---- AuthURL: a person logs in; repeated with the URL ----.
+//!                 v                                                          |
+//!   login ---> request ---> answer ------------------------------------------'
 //!                             |---> Registered
-//!                             |---> NewNodeKey: the key expired, or is to be signed
+//!                             |---> NewNodeKey: the key expired, or must be signed
 //!                             `---> Refused
 //! ```
 //!

@@ -92,7 +92,7 @@ impl<S: AsyncWrite + Unpin> NoiseStream<S> {
                 written => self.written += written,
             }
         }
-        // Most connections are idle. Idle connections have no buffers.
+        // Most connections are idle. Idle connections do not own buffers.
         (self.sealed, self.written) = (Vec::new(), 0);
         Poll::Ready(Ok(()))
     }

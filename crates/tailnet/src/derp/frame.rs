@@ -16,7 +16,7 @@ pub const MAX_PACKET: usize = 64 << 10;
 pub const SEND_OVERHEAD: usize = HEADER_LEN + KEY;
 
 const KEY: usize = 32;
-/// The longest frame whose contents are read: a datagram with two keys. Longer ones are skipped as
+/// The longest frame that is read completely: a datagram with two keys. Longer ones are skipped as
 /// they arrive, so that the buffer stays small.
 const MAX_READ: usize = MAX_PACKET + 2 * KEY;
 /// The longest health message that is read.
@@ -47,7 +47,7 @@ pub mod kind {
     pub const FORWARD_PACKET: u8 = 0x0a;
     /// Without contents: a relay of the mesh requests the list of clients.
     pub const WATCH_CONNS: u8 = 0x10;
-    /// A key whose connections a relay of the mesh wants to close.
+    /// A request by a relay of the mesh to close the connections of this key.
     pub const CLOSE_PEER: u8 = 0x11;
     /// Eight bytes, returned in a pong.
     pub const PING: u8 = 0x12;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The home changes only with a report, because peers learn it from the coordinator. Unlike stock
-//! clients, a region whose relays do not accept the login is not selected, even if it answers STUN
+//! clients, a region with relays that reject the login is not selected, even if it answers STUN
 //! (tailscale/tailscale#17216).
 
 use std::{

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_with_zero_key_has_no_sender() {
+    fn sender_with_zero_key_is_ignored() {
         let mut datagram = MAGIC.to_vec();
         datagram.extend_from_slice(&[0; KEY + NONCE_LEN + TAG + 2]);
         assert_eq!(sender(&datagram), None);

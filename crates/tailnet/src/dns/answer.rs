@@ -152,7 +152,7 @@ impl Names {
         longest.unwrap_or(&self.defaults)
     }
 
-    /// Returns the zone whose SOA record goes into a negative answer; the name itself if no zone
+    /// Returns the zone of the SOA record in a negative answer; the name itself if no zone
     /// matches.
     fn authority(&self, name: &Fqdn) -> Fqdn {
         self.zone(name).unwrap_or(name).clone()

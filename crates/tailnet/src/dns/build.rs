@@ -98,7 +98,7 @@ impl Records {
     }
 
     fn add_host(&mut self, host: &Host, policy: AddressPolicy) -> Result<(), Skipped> {
-        // A node without a name or addresses has no record. That is not an error.
+        // Nodes without a name or addresses are skipped. That is not an error.
         if host.name.is_empty() || host.addresses.is_empty() {
             return Ok(());
         }
@@ -131,8 +131,8 @@ fn named(text: &str) -> Result<Fqdn, Skipped> {
     name.ok_or_else(|| Skipped::Name(text.to_owned()))
 }
 
-/// Selects the addresses in an answer. IPv6 addresses are included if the node has no IPv4 address,
-/// if the network enables them, or if this node has no IPv4 address.
+/// Selects the addresses in an answer. IPv6 addresses are included if the node lacks an IPv4
+/// address, if the network enables them, or if this node lacks an IPv4 address.
 #[derive(Clone, Copy)]
 struct AddressPolicy {
     aaaa: bool,

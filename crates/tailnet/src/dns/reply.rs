@@ -7,7 +7,7 @@ use hickory_proto::{
 
 use super::{Answer, Transport, UDP_LEN, fqdn::Fqdn};
 
-/// Names of nodes change, and the records are in memory, so that long caching has no use (tailscale
+/// Names of nodes change, and the records are in memory, so that long caching is useless (tailscale
 /// `net/dns/resolver/tsdns.go`). In seconds.
 const TTL: u32 = 5;
 /// How long a negative answer may be cached. In seconds.

@@ -53,7 +53,7 @@ fn read<const N: usize>(
 }
 
 fn octet(label: &[u8]) -> Option<u8> {
-    // Octets have no leading zeros.
+    // Leading zeros are not allowed.
     let plain = label == b"0" || label.first() != Some(&b'0');
     let digits = label.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(label).ok().filter(|_| plain && digits)?.parse().ok()
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn inner_and_malformed_reverse_names_have_no_address() {
+    fn inner_and_malformed_reverse_names_yield_none() {
         assert_eq!(of("2.1.in-addr.arpa"), Some(Reverse::Inner));
         assert_eq!(of("ip6.arpa"), Some(Reverse::Inner));
         for name in ["5.4.3.2.1.in-addr.arpa", "256.3.2.1.in-addr.arpa", "x.in-addr.arpa"] {

@@ -11,7 +11,7 @@ use packet::filter::AddressRange;
 use super::{Input, Problem, addresses::AddressSet, range};
 use crate::messages::Node;
 
-/// The capability whose values are the addresses of services (`tailcfg.NodeAttrServiceHost`).
+/// The capability that contains the addresses of services (`tailcfg.NodeAttrServiceHost`).
 const SERVICE_HOST: &str = "service-host";
 
 /// Networks that an exit node does not give access to (`ipnlocal`, `removeFromDefaultRoute`):

@@ -153,7 +153,7 @@ pub struct PeerStatus {
     /// The owner.
     #[serde(rename = "UserID")]
     pub user_id: i64,
-    /// The user who shared the node, or 0.
+    /// The ID of the user that shared the node, or 0.
     #[serde(rename = "AltSharerUserID", skip_serializing_if = "is_zero")]
     pub alt_sharer_user_id: i64,
     /// The addresses.

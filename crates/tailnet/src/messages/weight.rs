@@ -56,7 +56,7 @@ impl<V: Weight> Weight for BTreeMap<String, V> {
     }
 }
 
-/// Returns the memory of a list whose items own no memory on the heap.
+/// Returns the memory of a list of items without heap memory.
 fn flat<T>(items: &Vec<T>) -> usize {
     block(items.capacity() * size_of::<T>())
 }

@@ -26,7 +26,7 @@ pub struct Nat {
 /// The mapping behavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// There is no NAT.
+    /// No NAT.
     None,
     /// The same for all destinations: everyone can use the observed port.
     EndpointIndependent,

@@ -8,7 +8,7 @@ use crate::messages::{DerpRegion, RelayAddress};
 /// The time between two probes of an unmeasured region in the first check.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const FIRST_TRIES: u32 = 3;
-/// The time between two probes of an unmeasured region in later checks, where it is probably far
+/// The time between two probes of an unmeasured region in later checks. It is probably far
 /// away or unreachable.
 const RETRY: Duration = Duration::from_millis(200);
 /// The number of the fastest regions that are probed in a partial check.

@@ -107,7 +107,7 @@ pub struct Traffic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Changes the path to a peer; `None` disables it. A direct path was proven by a pong, unless
-    /// the peer has no relay.
+    /// the relay of the peer is unknown.
     UsePath {
         /// The peer.
         peer: NodePublic,

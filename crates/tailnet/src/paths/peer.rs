@@ -3,7 +3,7 @@
 //! ```text
 //!              pong of a better one
 //!                  .-------.
-//!                  v       |        sent, and no life     nothing in a second
+//!                  v       |       sent, no reply           no pong within 1 s
 //!   relay ---> direct, alive ------------------> in doubt --------------------> relay
 //!         pong     ^                                |
 //!                  `------- pong or data -----------'

@@ -24,7 +24,7 @@ pub const BETTER: Duration = SECOND.saturating_mul(60);
 pub const GOOD_ENOUGH: Duration = MS.saturating_mul(5);
 /// The source of a ping is a candidate for this time (stock).
 pub const RECEIVED_LIFETIME: Duration = SECOND.saturating_mul(45);
-/// Older endpoints of our own are determined again before they are sent (stock). The shortest
+/// Our endpoints that are older are determined again before they are sent (stock). The shortest
 /// lifetime of NAT mappings is 30 s.
 pub const FRESH: Duration = SECOND.saturating_mul(27);
 /// How long a call waits for them. A STUN query and its first repetition take less.
@@ -65,7 +65,7 @@ pub const TRIES: [Duration; 4] =
 /// than the 30 s in which a conntrack entry of an early ping expires, so that priming works again.
 pub const ROUNDS: [Duration; 3] =
     [SECOND.saturating_mul(5), SECOND.saturating_mul(40), SECOND.saturating_mul(60)];
-/// The minimum time between two pings in reply to pings of the peer, while there is no path.
+/// The minimum time between two pings in reply to pings of the peer, without a path.
 pub const PING_BACK: Duration = MS.saturating_mul(200);
 
 /// The age that the traffic in a report may have.
@@ -141,8 +141,8 @@ pub const BIRTHDAY_WAIT: Duration = SECOND;
 pub const BIRTHDAY_WAIT_RELAYS: Duration = SECOND.saturating_mul(3);
 /// The timeout of each answer through the relay. A stock peer never answers.
 pub const BIRTHDAY_ANSWER: Duration = SECOND.saturating_mul(5);
-/// The number of sockets of the node whose port varies: 1,000 probes reach one with a probability
-/// of 0.98 (docs/decisions/0013).
+/// The number of sockets of the node with the varying port: 1,000 probes reach one with a
+/// probability of 0.98 (docs/decisions/0013).
 pub const BIRTHDAY_SOCKETS: u16 = 256;
 /// How long the other node probes: 2,400 probes reach a socket with a probability of 0.9999.
 pub const BIRTHDAY_CALLS: Duration = SECOND.saturating_mul(12);

@@ -34,7 +34,7 @@ pub struct PathView {
 /// The outcome of the last birthday probing with a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BirthdayOutcome {
-    /// There was no attempt.
+    /// Not attempted.
     #[default]
     NotTried,
     /// The peer did not answer. Stock nodes do not support it.

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn wireguard_stun_and_disco_datagrams_have_no_header() {
+    fn wireguard_stun_and_disco_datagrams_lack_the_header() {
         let data = [4, 0, 0, 0, 1, 2, 3, 0];
         let stun = [0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
         let disco = *b"TS\xf0\x9f\x92\xac12";

@@ -1,8 +1,8 @@
 //! The state of a peer relay: the pairs of clients and their addresses.
 //!
 //! ```text
-//!   allocate ──► waits for both ── Bind, Answer of both ──► passes on ── 300 s without one ──► gone
-//!                     `──────────── 30 s ──────────────────────────────────────────────────► gone
+//!   allocate ──► waits ── Bind, Answer of both ──► forwards ── 300 s without a datagram ──► removed
+//!                  `──────── 30 s ────────────────────────────────────────────────────────► removed
 //! ```
 //!
 //! No address is stored before a client returned the challenge from it. The challenge is a MAC of
@@ -53,7 +53,7 @@ pub struct Server {
     sweep: Option<Duration>,
 }
 
-/// An endpoint, as it is sent to the clients.
+/// An endpoint, as sent to the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
     /// The relay's key.

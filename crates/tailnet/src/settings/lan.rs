@@ -14,7 +14,7 @@ pub(super) struct Lans<'a> {
 }
 
 impl<'a> Lans<'a> {
-    /// Without an interface the machine does not get the tailnet's addresses, and there are no
+    /// Without an interface the machine does not get the tailnet's addresses, so it has no
     /// conflicts.
     pub fn of(environment: &Environment<'a>) -> Self {
         let is_lan = |net: &&IpNet| {

@@ -96,7 +96,7 @@ fn node_attribute_disables_the_peer_relay() {
 }
 
 #[test]
-fn unsigned_peer_has_no_capability() {
+fn unsigned_peer_lacks_the_capability() {
     let grant = json!([{"Dsts": ["100.64.0.1/32"], "Caps": [MAY_ALLOCATE]}]);
     for (more, is_granted) in [(json!({}), true), (json!({"UnsignedPeerAPIOnly": true}), false)] {
         let map = map(json!({
@@ -263,7 +263,7 @@ fn addresses_of_this_machine_and_public_addresses_are_refused() {
     let shy = settings(&map, &Prefs::new(), &environment);
     assert_eq!(allowed(&shy, 2), ["100.64.0.2/32", "10.7.0.2/32"]);
     let accepting = settings(&map, &Prefs { route_all: true, ..Prefs::new() }, &environment);
-    // A user who accepts routes gets them.
+    // The preference to accept routes adds them.
     assert_eq!(allowed(&accepting, 2).len(), 4);
     assert_eq!(allowed(&accepting, 3), ["100.64.0.3/32", "10.0.0.0/8"]);
     assert_eq!(allowed(&accepting, 4), ["100.64.0.4/32"]);

@@ -106,7 +106,7 @@ impl Fields {
         self.take(key).map(Texts::of).transpose()
     }
 
-    /// Checks that there are no other fields.
+    /// Checks that no other field exists.
     pub fn end(self) -> Result<(), DecodeError> {
         if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Field) }
     }

@@ -21,7 +21,7 @@ pub const MAX_BYTES: usize = 2 << 20;
 /// The memory of one note in addition to its text.
 const NOTE_MEMORY: usize = 128;
 
-/// The stored updates: a tree whose root is a checkpoint.
+/// The stored updates: a tree with a checkpoint as root.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     oldest: UpdateHash,
@@ -78,7 +78,7 @@ impl Chain {
         self.children.get(hash).into_iter().flatten().copied()
     }
 
-    /// Adds a verified update whose parent is stored.
+    /// Adds a verified update. Its parent must be stored.
     pub fn insert(&mut self, hash: UpdateHash, update: Update) -> Result<(), VerifyError> {
         let parent =
             update.parent.filter(|parent| self.has(parent)).ok_or(VerifyError::NoParent)?;
@@ -179,7 +179,7 @@ mod tests {
         (chain.updates.len(), bytes)
     }
 
-    /// Returns a state whose keys have this number of notes each.
+    /// Returns a state with this number of notes for each key.
     fn state(keys: u64, number: u64, notes: u8) -> State {
         let key = |key: u64| {
             let mut id = [0; 32];

@@ -2,7 +2,7 @@
 //! (`ipn/ipnlocal/tailnet-lock.go`).
 //!
 //! ```text
-//!   TkaCommand ──► question ──► coordinator ──► answer ──► PendingCommand ──► another question, or it is done
+//!   TkaCommand ──► request ──► coordinator ──► answer ──► PendingCommand ──► next request, or done
 //! ```
 //!
 //! Created updates are verified here as by every node, before they are sent to the coordinator.
@@ -106,7 +106,7 @@ enum Waiting {
 /// The reason why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TkaCommandError {
-    /// The node has no registered key.
+    /// The node is not registered.
     LoggedOut,
     /// Tailnet lock is off.
     IsOff,

@@ -1,9 +1,9 @@
 //! Synchronization of a node's authority with the coordinator.
 //!
 //! ```text
-//!            .-- off there ---► bootstrap ──► a secret that counts ──► nothing is known
-//!   input ────+-- new here ----► bootstrap ──► first checkpoint ─.
-//!            `-- other head ------------------------------------+──► offer ──► updates ──► send
+//!            .-- off there -----► bootstrap ──► valid disablement secret ──► no authority
+//!   input ───+-- new here ------► bootstrap ──► first checkpoint ─.
+//!            `-- different head ----------------------------------+──► offer ──► updates ──► send
 //! ```
 //!
 //! There is one pending request at a time. Only verified answers change the authority. A rejected
@@ -58,7 +58,7 @@ pub struct SyncRequest {
 /// The reason why the copy differs from the coordinator's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncError {
-    /// There was no answer, for this reason.
+    /// The request failed for this reason.
     NoAnswer(String),
     /// The answer is unreadable.
     BadAnswer,
@@ -209,7 +209,7 @@ impl Follower {
         Some(SyncRequest { number: self.number, path, body })
     }
 
-    /// Processes an answer, or the reason why there is none. Returns whether the copy changed, and
+    /// Processes an answer, or the reason why it is missing. Returns whether the copy changed, and
     /// the next request. `random` is any number.
     pub fn handle_answer(
         &mut self,
@@ -238,7 +238,7 @@ impl Follower {
         }
     }
 
-    /// The coordinator is trusted here, once, because there is no other source.
+    /// The coordinator is trusted here, once, because no other source exists.
     fn handle_checkpoint(&mut self, text: &[u8], requester: Requester) -> Outcome {
         let answer: BootstrapResponse = read(text)?;
         let authority = Authority::bootstrap(&answer.checkpoint).map_err(SyncError::Refused)?;

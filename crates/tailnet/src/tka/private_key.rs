@@ -118,7 +118,7 @@ pub struct WrappedAuthKey {
 }
 
 impl WrappedAuthKey {
-    /// Reads an auth key; `None` if it has no credential.
+    /// Reads an auth key; `None` if it lacks a credential.
     pub fn read(text: &str) -> Option<Self> {
         let (auth_key, wrapped) = text.split_once(CREDENTIAL)?;
         let (credential, private) = wrapped.split_once('-')?;

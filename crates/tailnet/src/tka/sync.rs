@@ -2,9 +2,9 @@
 //!
 //! | request | when | answer |
 //! |---|---|---|
-//! | `/machine/tka/bootstrap` | tailnet lock is new here, or off | the first checkpoint, or the secret |
-//! | `/machine/tka/sync/offer` | the head is another | updates that are missing here |
-//! | `/machine/tka/sync/send` | behind that | the coordinator's head |
+//! | `/machine/tka/bootstrap` | tailnet lock is new here, or off | the first checkpoint, or the disablement secret |
+//! | `/machine/tka/sync/offer` | the heads differ | the updates that are missing here |
+//! | `/machine/tka/sync/send` | after the offer | the coordinator's head |
 
 use base64ct::{Base64, Encoding as _};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};

@@ -1,5 +1,5 @@
-//! Pairs of birthday probing: one whose port varies, and one behind a NAT that accepts only packets
-//! from contacted ports.
+//! Pairs of birthday probing: one node with a varying port, and one behind a NAT that accepts only
+//! packets from contacted ports.
 
 use std::time::Duration;
 

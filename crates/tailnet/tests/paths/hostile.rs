@@ -86,7 +86,7 @@ fn prove(paths: &mut Paths, at: SocketAddr, now: Duration) {
 }
 
 #[test]
-fn thousand_idle_peers_have_no_cost() {
+fn thousand_idle_peers_cost_nothing() {
     let mut paths = paths();
     for number in 0..1_000_u32 {
         let mut key = [0; 32];
@@ -205,7 +205,7 @@ fn unusable_addresses_are_not_candidates() {
 }
 
 #[test]
-fn path_is_proven_only_by_the_pong_of_its_own_ping() {
+fn path_is_proven_only_by_the_pong_of_its_ping() {
     let mut paths = with_peer(vec![]);
     events(&mut paths);
     paths.handle_disco(DISCO, udp(addr(1)), &ping(1), START);

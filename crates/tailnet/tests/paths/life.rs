@@ -200,7 +200,7 @@ fn mapping_lives_while_data_flows_and_is_recreated_after_a_pause() {
 }
 
 #[test]
-fn idle_host_has_no_timer_and_sends_nothing() {
+fn idle_host_sets_no_timer_and_sends_nothing() {
     for seed in 0..20 {
         let mut world = talking(seed, [Nat::PORT_RESTRICTED, Nat::FULL_CONE]);
         world.hosts[0].talks = false;

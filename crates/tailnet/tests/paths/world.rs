@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Sets a host's endpoints without an answer: there is none if UDP is blocked.
+    /// Sets a host's endpoints without an answer, as if UDP is blocked.
     fn start(&mut self, at: usize) {
         let local = self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
         self.hosts[at].paths.set_own_endpoints(node(at), local, self.network.now());

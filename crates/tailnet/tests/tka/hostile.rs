@@ -42,7 +42,7 @@ fn node(number: u16, signature: &[u8]) -> Value {
     })
 }
 
-/// Attacks of a coordinator by name. The numbers of its own nodes follow those of the network.
+/// Attacks of a coordinator by name. The numbers of its nodes follow those of the network.
 fn inserted() -> Vec<(&'static str, Value)> {
     let own = signer(100);
     let first = sign(&signer(1), &key(2000), &own.id());

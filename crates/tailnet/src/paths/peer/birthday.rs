@@ -1,19 +1,19 @@
-//! Birthday probing (docs/decisions/0013), for a pair in which one node is behind a NAT that maps
-//! each destination to another port, and the other behind a NAT that accepts only packets from
+//! Birthday probing (docs/decisions/0013). It serves pairs in which one node is behind a NAT that
+//! maps each destination to another port, and the other behind a NAT that accepts only packets from
 //! contacted ports.
 //!
 //! ```text
-//!   whose port varies                by relay                      whose port is known
-//!   Ask ------------------------------------------------------->  one at a time, seldom
-//!   opens sockets; a ping by each that    <------------------ Agree
-//!     dies on the way opens a port
-//!   Go -------------------------------------------------------->  pings random ports
-//!   a ping at one of the sockets: that is kept   <------------'
-//!   pong, ping by that ---------------------------------------->  direct, as any other
+//!   node with the varying port         by relay          node with the known port
+//!   Request ------------------------------------------>  one at a time, rarely
+//!   opens sockets; a ping by each     <---------- Accept
+//!     expires on the way and opens a port
+//!   Start -------------------------------------------->  pings random ports
+//!   a ping arrives at a socket, which is retained <---'
+//!   pong and ping by that socket --------------------->  direct, like any other path
 //! ```
 //!
-//! Afterwards the node whose port varies maintains the path in this module. For the other node it
-//! is an ordinary direct path.
+//! Afterwards the node with the varying port maintains the path in this module. For the other node
+//! it is an ordinary direct path.
 
 use std::{
     collections::BTreeSet,
@@ -126,7 +126,7 @@ impl BirthdayProbing {
         }
     }
 
-    /// Returns whether there is no state.
+    /// Returns whether the state is the initial one.
     pub fn is_quiet(&self) -> bool {
         matches!(self.stage, Stage::Quiet) && self.last == BirthdayOutcome::default()
     }
@@ -259,7 +259,7 @@ impl Peer {
             _ => BirthdayOutcome::Failed(cx.now),
         };
         self.birthday.wanted = None;
-        // A request has no cost.
+        // A request costs nothing.
         let rest = if was_requested { Duration::ZERO } else { BIRTHDAY_REST };
         cx.own.birthday.end(self.key, cx.now + rest);
         if was_found {

@@ -56,7 +56,7 @@ impl PeerEntry {
         }
     }
 
-    /// Converts the peer to the compact form, if it has no other state.
+    /// Converts the peer to the compact form, if that form can represent its state.
     pub fn compact_if_idle(&mut self) {
         if let Self::Full(peer) = self
             && let Some(compact) = peer.to_compact()

@@ -1,10 +1,10 @@
 //! Paths through peer relays ([`crate::peer_relay`]).
 //!
 //! ```text
-//!   no direct path ── ask all relays (DERP) ── AllocateResponse ──┐
-//!                                   a peer's CallMeMaybeVia ──────┼─► Bind to each address
-//!   pong ◄── ping by the relay ◄── BindAnswer ◄── BindChallenge ◄─┘
-//!     '──► in use, until it shows no life or there is a direct path
+//!   no direct path ── request to all relays (DERP) ── AllocateResponse ──┐
+//!                                         a peer's CallMeMaybeVia ───────┼─► Bind to each address
+//!   pong ◄── ping by the relay ◄── BindAnswer ◄── BindChallenge ◄────────┘
+//!     '──► in use, until the relay does not answer or there is a direct path
 //! ```
 
 use std::{net::SocketAddr, time::Duration};

@@ -1,7 +1,7 @@
 //! Search rounds for a direct path.
 //!
 //! ```text
-//!   prime all -> own endpoints fresh -> call by relay -> pong by relay -> ping all, some times
+//!   prime all -> own endpoints fresh -> call by relay -> pong by relay -> ping all, repeatedly
 //!            |     or after 1 s          ^      | no pong
 //!            |                           '------'
 //!            '-> ping by relay -> call or pong by relay -> own endpoints fresh -> ...
@@ -10,7 +10,7 @@
 //!
 //! A peer that did not receive a call has not primed. A ping to it could leave an entry in its NAT
 //! that blocks a direct path for 30 s. Therefore an unanswered call is repeated. After the last
-//! repetition the round pings anyway, because the peer may have no relay and be directly reachable.
+//! repetition the round pings anyway, because the peer may lack a relay and be directly reachable.
 //! This happens rarely, so that such entries usually have expired when the peer becomes reachable.
 
 use std::{net::SocketAddr, time::Duration};
@@ -95,7 +95,7 @@ impl Search {
         self.round.is_none() && self.rounds > 0
     }
 
-    /// Returns whether there was no search.
+    /// Returns whether the peer was never searched.
     pub fn is_quiet(&self) -> bool {
         self.round.is_none() && self.called.is_none() && self.rounds == 0
     }
@@ -185,7 +185,7 @@ impl Peer {
         self.continue_round(cx);
     }
 
-    /// The peer pings through the relay, because it has no direct path.
+    /// The peer pings through the relay, because it lacks a direct path.
     pub fn handle_relay_ping(&mut self, cx: &mut Context<'_>) {
         if self.direct.is_none()
             && self.search.round.is_none()
