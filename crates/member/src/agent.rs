@@ -14,6 +14,7 @@
 //! [`run`](mod@run); [`core`] works without sockets.
 
 mod apply;
+mod check_tasks;
 mod commands;
 pub mod control;
 mod core;
@@ -24,8 +25,10 @@ mod line;
 pub mod local_api;
 mod login;
 mod mesh;
+mod nat64_lookup;
 mod portmap;
 mod programs;
+mod relay_logins;
 mod relay_process;
 pub mod roots;
 mod run;

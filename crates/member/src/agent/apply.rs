@@ -57,7 +57,7 @@ impl Agent {
         self.mesh.set_birthday_probing(runs && !self.prefs.no_port_guessing);
         self.mesh.set_peers(&std::mem::take(&mut self.settings.paths), now);
         let is_in = runs && self.map.node().is_some();
-        self.mesh.port_mapping.set_port(is_in.then_some(self.own.port));
+        self.mesh.network().port_mapping().set_port(is_in.then_some(self.own.port));
         match self.settings.problems.first() {
             Some(_) => drop(self.problems.insert("settings", self.settings.problems.join("; "))),
             None => drop(self.problems.remove("settings")),

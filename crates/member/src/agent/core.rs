@@ -23,6 +23,7 @@ use tailnet::{
 use tokio::sync::mpsc;
 
 use super::{
+    check_tasks::{CheckResult, CheckTasks},
     commands::RelayCommands,
     control::{self, dial::SocketHook},
     derp, dns,
@@ -30,9 +31,10 @@ use super::{
     line::LineSender,
     local_api::{Request, Writers},
     login::{Login, is_page},
-    mesh::{CheckResult, Mesh},
+    mesh::{self, Mesh},
     portmap::PortMapping,
     programs::Programs,
+    relay_logins::RelayLogins,
     relay_process::RelayProcess,
     roots::Roots,
     saved,
@@ -72,6 +74,8 @@ pub(super) struct Agent {
     pub plane: LineSender<ToDataPlane>,
     pub steward: Option<LineSender<ToSteward>>,
     pub relays: RelayCommands,
+    relay_logins: RelayLogins,
+    check_tasks: CheckTasks,
     pub relay_process: RelayProcess,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
     pub own: OwnNode,
@@ -185,8 +189,8 @@ impl Agent {
     /// Its keys cannot be read or created.
     pub fn new(parts: Parts) -> anyhow::Result<Self> {
         let machine_key = parts.state.machine_key()?;
-        let relay_process = RelayProcess::new(parts.relay_server, parts.check_results.clone());
-        let mesh = Mesh::new(parts.state.disco_key()?, parts.check_results, parts.port_mapping);
+        let relay_process = RelayProcess::new(parts.relay_server);
+        let mesh = Mesh::new(parts.state.disco_key()?, parts.port_mapping);
         let prefs = saved::load_prefs(&parts.state);
         let tka = Tka::new(&parts.state, &prefs.control_url)?;
         let mut problems = BTreeMap::new();
@@ -204,6 +208,8 @@ impl Agent {
             plane: parts.plane,
             steward: parts.steward,
             relays: RelayCommands::new(parts.relays),
+            relay_logins: RelayLogins::new(),
+            check_tasks: CheckTasks::new(parts.check_results),
             relay_process,
             control_events: parts.control_events,
             own: OwnNode::default(),
@@ -290,7 +296,8 @@ impl Agent {
         self.mesh.handle_timeout(now);
         self.programs.handle_timeout(now);
         self.tunnel_pings.handle_timeout(now);
-        self.relay_process.handle_timeout(self.mesh.local(), now);
+        let names = self.relay_process.handle_timeout(self.mesh.network().local(), now);
+        names.into_iter().for_each(|name| self.check_tasks.look_up(name));
         if self.save_map_at.is_some_and(|at| at <= now) {
             self.save_map_at = None;
             self.map_saved_at = Some(now);
@@ -343,7 +350,7 @@ impl Agent {
                     self.apply_settings();
                 }
             }
-            ToAgent::Login { id, sealed } => self.mesh.finish_relay_login(id, sealed),
+            ToAgent::Login { id, sealed } => self.relay_logins.finish(id, sealed),
             ToAgent::Candidate(key) => self.log_in_with(key),
             ToAgent::NetworkChanged => self.network_check.request(self.clock.now),
             ToAgent::SocketsOpened { number, count } => {
@@ -408,13 +415,10 @@ impl Agent {
                 let now = self.clock.now;
                 self.mesh.handle_relay_frame(region, now);
                 let relayed = self.mesh.handle_relayed(region, datagrams, now);
-                if !relayed.is_empty() {
-                    self.plane.send(ToDataPlane::Relayed(relayed));
+                if !relayed.wireguard.is_empty() {
+                    self.plane.send(ToDataPlane::Relayed(relayed.wireguard));
                 }
-                self.mesh
-                    .take_allocation_requests()
-                    .into_iter()
-                    .for_each(|request| self.allocate(request));
+                relayed.requests.into_iter().for_each(|request| self.allocate(request));
             }
             derp::Event::Connected { region, .. } => {
                 self.problems.remove("relay");
@@ -425,7 +429,7 @@ impl Agent {
             derp::Event::Disconnected { region, was_up, why } => {
                 tracing::info!(region, why, "relay");
                 self.mesh.handle_relay_down(region, was_up, self.clock.now);
-                if self.mesh.home() == Some(region) {
+                if self.mesh.network().home() == Some(region) {
                     self.problems.insert("relay", format!("the home relay does not answer: {why}"));
                 }
             }
@@ -440,7 +444,7 @@ impl Agent {
                 self.problems.insert("relay health", format!("the relay reports: {text}"));
             }
             derp::Event::Login { server, reply, .. } => {
-                let id = self.mesh.begin_relay_login(reply);
+                let id = self.relay_logins.begin(reply);
                 self.plane.send(ToDataPlane::Login { id, server });
             }
         }
@@ -520,14 +524,32 @@ impl Agent {
     async fn flush(&mut self) {
         let now = self.clock.now;
         self.programs.send_pings(|peer| self.mesh.ping(peer, now));
-        let due = self.mesh.flush(&self.plane, &mut self.relays, &mut self.programs, now).await;
-        if due.endpoints {
-            self.find_endpoints();
-        }
-        if due.announce {
-            self.announce();
+        for output in self.mesh.flush(now) {
+            self.apply_mesh_output(output).await;
         }
         self.relays.flush().await;
         self.login.flush().await;
+    }
+
+    async fn apply_mesh_output(&mut self, output: mesh::Output) {
+        match output {
+            mesh::Output::Plane(message) => self.plane.send(message),
+            mesh::Output::Relay { region, peer, bytes } => {
+                let segment = bytes.len();
+                let send = derp::Command::Send { region, to: peer, bytes, segment, bundled: false };
+                self.relays.send(send).await;
+            }
+            mesh::Output::Home(home) => self.relays.set_home(home),
+            mesh::Output::Pong { number, via, latency } => {
+                self.programs.pong(number, via, latency);
+            }
+            mesh::Output::LookUp(name) => self.check_tasks.look_up(name),
+            mesh::Output::LookUpPrefix => self.check_tasks.look_up_prefix(),
+            mesh::Output::MeasureLatency(region) => {
+                self.check_tasks.measure(region, &self.relays).await;
+            }
+            mesh::Output::FindEndpoints => self.find_endpoints(),
+            mesh::Output::Announce => self.announce(),
+        }
     }
 }

@@ -28,7 +28,7 @@ impl Agent {
 
     /// Compares addresses and default routes, because the routes of this node change as well.
     pub fn network_changed(&mut self) {
-        self.mesh.port_mapping.check();
+        self.mesh.network().port_mapping().check();
         let (found, routes) = (self.local_endpoints(), (self.effects.default_routes)());
         let moved = std::mem::replace(&mut self.default_routes, routes) != routes;
         if !self.mesh.set_local(found, self.clock.now) && !moved {

@@ -413,7 +413,7 @@ impl Agent {
     fn announced(&self) -> Announcement {
         Announcement {
             hostinfo: self.hostinfo(),
-            endpoints: self.mesh.endpoints(),
+            endpoints: self.mesh.network().endpoints(),
             disco_key: self.mesh.disco_key(),
             tka_head: self.tka.head(),
         }
@@ -438,7 +438,7 @@ impl Agent {
             "Userspace": true,
             "UserspaceRouter": !self.has_interface,
             "PeerRelay": self.prefs.relay_server_port.is_some(),
-            "NetInfo": self.mesh.net_info(),
+            "NetInfo": self.mesh.network().net_info(),
         })
     }
 

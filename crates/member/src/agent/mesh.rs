@@ -1,179 +1,128 @@
 //! Paths to peers: disco messages in both directions, this node's endpoints, and its home relay.
 //!
 //! ```text
-//!   datagrams ──► disco ──► Paths ──► transmits ──► disco ──► UDP by the data plane, or a relay
-//!        |                                          events ──► data plane: path, handshake
-//!        `──────► Netcheck ──► report ──► endpoints, latencies ──► Home
+//!   datagrams ──► Outbox::open ──► Paths ──► transmits ──► Outbox::seal ──┐
+//!        |                           |                                    ├──► Output
+//!        |                           `─ events: path, handshake, pong ────┤
+//!        `──────► NetworkChecks ──► endpoints, home ──────────────────────┘
 //! ```
+//!
+//! The mesh works without sockets and tasks: [`Mesh::flush`] returns everything that must be sent
+//! or done.
 
 mod nat64;
-mod netcheck_tasks;
+mod network_checks;
+mod outbox;
 mod previous_paths;
-mod send;
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     net::SocketAddr,
     time::Duration,
 };
 
 use bytes::Bytes;
-use getrandom::{
-    SysRng,
-    rand_core::{Rng as _, UnwrapErr},
-};
+use getrandom::{SysRng, rand_core::UnwrapErr};
 use tailnet::{
-    control::messages::EndpointKind,
-    derp::{Bundles, home::HomeSelector, read_bundle},
-    disco::{Disco, Message},
-    ipc::{Activity, Incoming, Outgoing, Path, Relayed},
+    derp::{Bundles, read_bundle},
+    disco::{AllocateRequest, Message},
+    ipc::{Activity, Incoming, Path, Relayed, ToDataPlane},
     keys::{DiscoKey, DiscoPublic, NodePublic},
     messages::DerpMap,
-    netcheck::{Nat, NetInfo, Netcheck, PeerReports, ReflexiveAddress, Report},
-    paths::{PathView, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
+    netcheck::ReflexiveAddress,
+    paths::{Event, PathView, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
     peer_relay::{GENEVE_LEN, Geneve},
     scope::Scope,
     stun,
 };
-use tokio::sync::{mpsc, oneshot};
 
-use super::{portmap::PortMapping, relay_process::AllocationRequest};
+use self::{network_checks::NetworkChecks, outbox::Outbox, previous_paths::PreviousPaths};
+use super::{check_tasks::CheckResult, portmap::PortMapping};
 
-use self::{nat64::Nat64, previous_paths::PreviousPaths};
-pub(super) use self::{
-    nat64::discover_prefix,
-    netcheck_tasks::{CheckResult, look_up},
-};
-
-/// Pending work for the agent.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Due {
+/// What the agent must send or do for the mesh.
+#[derive(Debug)]
+pub(super) enum Output {
+    /// Send this to the data plane.
+    Plane(ToDataPlane),
+    /// Send a datagram by a relay.
+    Relay { region: u16, peer: NodePublic, bytes: Bytes },
+    /// The relay of this region is home.
+    Home(Option<u16>),
+    /// A ping of [`Mesh::ping`] was answered.
+    Pong { number: u32, via: Path, latency: Duration },
+    /// Resolve the name of a relay.
+    LookUp(String),
+    /// Query the NAT64 prefix.
+    LookUpPrefix,
+    /// Measure the latency of a region over TCP.
+    MeasureLatency(u16),
     /// Read the machine's addresses again.
-    pub endpoints: bool,
+    FindEndpoints,
     /// Announce the endpoints or the home relay to the coordinator.
-    pub announce: bool,
-    /// The home relay changed.
-    home: bool,
+    Announce,
 }
 
+/// Datagrams from a relay.
+pub(super) struct RelayedDatagrams {
+    /// Those of WireGuard.
+    pub wireguard: Vec<Relayed>,
+    /// Requests for endpoints of this node's peer relay.
+    pub requests: Vec<AllocationRequest>,
+}
+
+/// A decrypted request for an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AllocationRequest {
+    pub region: u16,
+    pub peer: NodePublic,
+    pub disco: DiscoPublic,
+    pub message: AllocateRequest,
+}
+
+/// The paths to all peers.
 pub(super) struct Mesh {
-    disco: Disco,
     paths: Paths,
     own_key: NodePublic,
-    local: Vec<SocketAddr>,
-    netcheck: Netcheck,
-    /// The report of the last check.
-    report: Report,
-    seen_by_peers: PeerReports,
-    net_info: NetInfo,
-    pub port_mapping: PortMapping,
-    homes: HomeSelector,
-    /// Receives the results of a check's tasks.
-    results: mpsc::Sender<CheckResult>,
-    logins: HashMap<u32, oneshot::Sender<Bytes>>,
-    next_login: u32,
+    network: NetworkChecks,
+    outbox: Outbox,
     activity: HashMap<NodePublic, Activity>,
     previous_paths: PreviousPaths,
     bundles: Bundles,
-    /// Messages to send, in addition to those of paths.
-    messages: Vec<Transmit>,
-    /// Requests for endpoints of this node's peer relay.
-    allocation_requests: Vec<AllocationRequest>,
-    pending: Vec<Outgoing>,
-    /// Birthday probes: pings to random ports of peers.
-    probes: Vec<Outgoing>,
     /// Whether birthday probing is enabled.
     birthday_probing: bool,
-    due: Due,
-    nat64: Nat64,
+    /// Whether the home relay changed.
+    has_new_home: bool,
+    /// Whether the endpoints or the home relay must be announced.
+    must_announce: bool,
 }
 
 impl Mesh {
     /// A mesh without peers.
-    pub fn new(
-        key: DiscoKey,
-        results: mpsc::Sender<CheckResult>,
-        port_mapping: PortMapping,
-    ) -> Self {
-        let rng = || Box::new(UnwrapErr(SysRng));
-        let disco = Disco::new(key);
-        let pick = usize::from(disco.public().0[0]);
+    pub fn new(key: DiscoKey, port_mapping: PortMapping) -> Self {
+        let outbox = Outbox::new(key);
+        let pick = usize::from(outbox.disco_key().0[0]);
         Self {
-            disco,
-            paths: Paths::new(NodePublic::default(), rng()),
+            paths: Paths::new(NodePublic::default(), Box::new(UnwrapErr(SysRng))),
             own_key: NodePublic::default(),
-            local: Vec::new(),
-            netcheck: Netcheck::new(rng()),
-            report: Report::default(),
-            seen_by_peers: PeerReports::default(),
-            net_info: NetInfo::default(),
-            port_mapping,
-            homes: HomeSelector::new(None, pick),
-            results,
-            logins: HashMap::new(),
-            // Logins of the previous agent may still be answered.
-            next_login: rng().next_u32(),
+            network: NetworkChecks::new(port_mapping, pick),
+            outbox,
             activity: HashMap::new(),
             previous_paths: PreviousPaths::default(),
             bundles: Bundles::default(),
-            messages: Vec::new(),
-            allocation_requests: Vec::new(),
-            pending: Vec::new(),
-            probes: Vec::new(),
             birthday_probing: false,
-            due: Due::default(),
-            nat64: Nat64::default(),
+            has_new_home: false,
+            must_announce: false,
         }
     }
 
     /// The public disco key of this node.
     pub fn disco_key(&self) -> DiscoPublic {
-        self.disco.public()
+        self.outbox.disco_key()
     }
 
-    pub fn home(&self) -> Option<u16> {
-        self.homes.current()
-    }
-
-    /// The network information for the coordinator. Changed latencies alone do not count, or nodes
-    /// would announce each check.
-    pub fn net_info(&self) -> &NetInfo {
-        &self.net_info
-    }
-
-    /// This machine's own addresses.
-    pub fn local(&self) -> &[SocketAddr] {
-        &self.local
-    }
-
-    fn update_net_info(&mut self) {
-        let report = self.report.net_info(self.home(), self.has_local(true));
-        let new = self.port_mapping.add_to(report);
-        let before = self.net_info.derp_latency.clone();
-        if (NetInfo { derp_latency: before, ..new.clone() }) != self.net_info {
-            self.net_info = new;
-            self.due.announce = true;
-        }
-    }
-
-    /// The addresses that STUN servers report.
-    fn reflexive(&self) -> Vec<SocketAddr> {
-        [self.report.global(true), self.report.global(false)].concat()
-    }
-
-    /// The endpoints of this node with their origins.
-    pub fn endpoints(&self) -> Vec<(SocketAddr, EndpointKind)> {
-        let local = self.local.iter().map(|at| (*at, EndpointKind::Local));
-        let mapped = self.port_mapping.endpoint().filter(|at| !self.local.contains(at));
-        let is_listed = |at: &SocketAddr| self.local.contains(at) || mapped == Some(*at);
-        let reflexive = self.reflexive().into_iter().filter(|at| !is_listed(at));
-        let reflexive = reflexive.map(|at| (at, EndpointKind::Stun));
-        local.chain(mapped.map(|at| (at, EndpointKind::Portmapped))).chain(reflexive).collect()
-    }
-
-    /// Whether a STUN server answered the last check.
-    pub fn udp_works(&self) -> bool {
-        self.report.udp
+    /// The results of network checks.
+    pub fn network(&self) -> &NetworkChecks {
+        &self.network
     }
 
     /// The traffic of a peer.
@@ -186,11 +135,6 @@ impl Mesh {
         self.paths.view(peer)
     }
 
-    /// The latencies of relays.
-    pub fn latencies(&self) -> impl Iterator<Item = (u16, Duration)> {
-        self.report.latencies.iter().map(|(region, latency)| (*region, *latency))
-    }
-
     pub fn set_own_key(&mut self, key: NodePublic, now: Duration) {
         self.own_key = key;
         self.update_paths(now);
@@ -198,35 +142,38 @@ impl Mesh {
 
     /// Sets this machine's addresses. Returns whether they changed.
     pub fn set_local(&mut self, local: Vec<SocketAddr>, now: Duration) -> bool {
-        let differs = self.local != local;
-        self.due.announce |= differs;
-        self.local = local;
-        self.update_paths(now);
+        let differs = self.network.set_local(local);
+        self.apply_changes(now);
         differs
     }
 
     pub fn set_relays(&mut self, map: &DerpMap, scope: Scope, now: Duration) {
-        self.netcheck.set_map(map, scope);
-        self.homes.set_map(map);
-        // A single region is home without a measurement.
-        if map.regions.iter().flatten().count() == 1 {
-            self.homes.handle_report(&BTreeMap::new(), now, true, now);
-            self.handle_new_home(now);
-        }
-        self.netcheck.make_next_full();
-        self.check(now);
+        self.network.set_relays(map, scope, now);
+        self.apply_changes(now);
     }
 
-    fn handle_new_home(&mut self, now: Duration) {
-        self.netcheck.set_home(self.home());
-        self.paths.set_home(self.home(), now);
-        self.due.home = true;
-        self.update_net_info();
+    /// Applies the results of network checks to the paths.
+    fn apply_changes(&mut self, now: Duration) {
+        let changes = self.network.take_changes();
+        if changes.home {
+            self.paths.set_home(self.network.home(), now);
+            self.has_new_home = true;
+        }
+        if changes.endpoints {
+            self.update_paths(now);
+        }
+        self.must_announce |= changes.announce;
+    }
+
+    fn update_paths(&mut self, now: Duration) {
+        let endpoints = self.network.endpoints().into_iter().map(|(at, _)| at).collect();
+        self.paths.set_own_endpoints(self.own_key, endpoints, now);
+        self.update_probing();
     }
 
     /// A relay of a region sent something.
     pub fn handle_relay_frame(&mut self, region: u16, now: Duration) {
-        self.homes.handle_received(region, now);
+        self.network.handle_relay_frame(region, now);
     }
 
     /// A relay of a region was connected.
@@ -238,22 +185,9 @@ impl Mesh {
     /// The connection to a region failed or ended. If the home region cannot be connected, another
     /// one becomes home at once.
     pub fn handle_relay_down(&mut self, region: u16, was_up: bool, now: Duration) {
-        self.homes.handle_down(region, now);
         self.paths.set_relay(region, false, now);
-        if !was_up && self.home() == Some(region) {
-            self.choose_another_home(now);
-        }
-    }
-
-    /// Uses the last report, because a dead relay would delay a check for seconds.
-    fn choose_another_home(&mut self, now: Duration) {
-        let before = self.home();
-        self.homes.handle_report(&self.report.latencies, now, true, now);
-        if self.home() != before {
-            self.handle_new_home(now);
-            self.netcheck.make_next_full();
-            self.check(now);
-        }
+        self.network.handle_relay_down(region, was_up, now);
+        self.apply_changes(now);
     }
 
     pub fn set_peers(&mut self, peers: &[(NodePublic, PeerInfo)], now: Duration) {
@@ -271,12 +205,7 @@ impl Mesh {
 
     /// Sets the peers whose relays may be used; `None` disables peer relays.
     pub fn set_peer_relays(&mut self, relays: Option<Vec<PeerRelay>>) {
-        self.paths.set_peer_relays(self.disco.public(), relays);
-    }
-
-    /// The NAT of this machine, if known.
-    pub fn nat(&self) -> Option<Nat> {
-        self.report.nat(&self.local, &self.seen_by_peers, self.netcheck.hairpin())
+        self.paths.set_peer_relays(self.disco_key(), relays);
     }
 
     /// Received data was not handled for this time.
@@ -285,35 +214,38 @@ impl Mesh {
     }
 
     pub fn handle_network_change(&mut self, now: Duration) {
-        self.seen_by_peers.clear();
-        self.nat64.invalidate();
         self.paths.handle_network_change(now);
-        self.netcheck.make_next_full();
-        self.check(now);
+        self.network.handle_network_change(now);
+        self.apply_changes(now);
+    }
+
+    pub fn handle_check_result(&mut self, result: CheckResult, now: Duration) {
+        self.network.handle_result(result, now);
+        self.apply_changes(now);
     }
 
     /// Handles a datagram of the UDP socket that does not belong to WireGuard.
     pub fn handle_datagram(&mut self, one: Incoming, now: Duration) {
-        let one = self.nat64.incoming_datagram(one);
+        let one = self.network.nat64().incoming_datagram(one);
         // Auxiliary sockets receive only disco messages of peers.
         let is_usual = one.to.is_none();
         if is_usual && stun::is_stun(&one.bytes) {
-            self.netcheck.handle_stun_response(&one.bytes, one.at);
+            self.network.handle_stun_response(&one.bytes, one.at);
         } else if let Some(header) = Geneve::read(&one.bytes).filter(|_| is_usual) {
             let via = Via::PeerRelay { at: one.from, vni: header.vni };
-            if let Ok((from, message)) = self.disco.open(&one.bytes[GENEVE_LEN..])
+            if let Some((from, message)) = self.outbox.open(&one.bytes[GENEVE_LEN..])
                 && header.control == matches!(message, Message::BindChallenge(_))
             {
                 self.paths.handle_disco(from, via, &message, now);
             }
         } else if tailnet::disco::sender(&one.bytes)
             .is_some_and(|from| self.paths.has_disco_key(&from))
-            && let Ok((from, message)) = self.disco.open(&one.bytes)
+            && let Some((from, message)) = self.outbox.open(&one.bytes)
         {
             if let Message::Pong { source, .. } = message
                 && is_usual
             {
-                self.seen_by_peers.note(ReflexiveAddress { server: one.from, own: source });
+                self.network.handle_peer_report(ReflexiveAddress { server: one.from, own: source });
                 self.update_probing();
             }
             let via = match one.to {
@@ -324,12 +256,6 @@ impl Mesh {
         }
     }
 
-    fn update_paths(&mut self, now: Duration) {
-        let endpoints: Vec<SocketAddr> = self.endpoints().into_iter().map(|(at, _)| at).collect();
-        self.paths.set_own_endpoints(self.own_key, endpoints, now);
-        self.update_probing();
-    }
-
     pub fn set_birthday_probing(&mut self, enabled: bool) {
         self.birthday_probing = enabled;
         self.update_probing();
@@ -337,7 +263,7 @@ impl Mesh {
 
     /// The state of birthday probing for users.
     pub fn birthday_probing_text(&self) -> &'static str {
-        match self.report.public_endpoint(&self.local, &self.seen_by_peers) {
+        match self.network.public_endpoint() {
             _ if !self.birthday_probing => "off",
             None => "not known yet",
             Some(endpoint) if endpoint.varies => {
@@ -348,10 +274,7 @@ impl Mesh {
     }
 
     fn update_probing(&mut self) {
-        let endpoint = self
-            .report
-            .public_endpoint(&self.local, &self.seen_by_peers)
-            .filter(|_| self.birthday_probing);
+        let endpoint = self.network.public_endpoint().filter(|_| self.birthday_probing);
         self.paths.set_public_endpoint(endpoint);
     }
 
@@ -360,48 +283,38 @@ impl Mesh {
         self.paths.handle_sockets_opened(number, count, now);
     }
 
-    /// Handles datagrams from a relay. Returns those of WireGuard.
+    /// Handles datagrams from a relay.
     pub fn handle_relayed(
         &mut self,
         region: u16,
         datagrams: Vec<(NodePublic, Bytes)>,
         now: Duration,
-    ) -> Vec<Relayed> {
-        let mut relayed = Vec::new();
+    ) -> RelayedDatagrams {
+        let (mut wireguard, mut requests) = (Vec::new(), Vec::new());
         for (from, bytes) in datagrams {
             if tailnet::disco::sender(&bytes).is_none() {
                 let (bytes, segment) = read_bundle(bytes);
                 let segment = u32::try_from(segment).unwrap_or(u32::MAX);
-                relayed.push(Relayed { region, from, bytes: bytes.into(), segment });
-            } else if let Ok((disco, message)) = self.disco.open(&bytes) {
+                wireguard.push(Relayed { region, from, bytes: bytes.into(), segment });
+            } else if let Some((disco, message)) = self.outbox.open(&bytes) {
                 let is_of_peer = self.paths.disco(&from) == Some(disco);
                 match message {
                     Message::BundleOffer if is_of_peer => self.bundles.handle_offer(from, disco),
-                    Message::AllocateRequest(request) if is_of_peer => {
-                        self.allocation_requests.push(AllocationRequest {
-                            region,
-                            peer: from,
-                            disco,
-                            message: request,
-                        });
+                    Message::AllocateRequest(message) if is_of_peer => {
+                        requests.push(AllocationRequest { region, peer: from, disco, message });
                     }
                     _ => {}
                 }
                 self.paths.handle_disco(disco, Via::Relay { region, from }, &message, now);
             }
         }
-        self.offer_bundles(&relayed, now);
-        relayed
-    }
-
-    /// Takes the requests for relay endpoints.
-    pub fn take_allocation_requests(&mut self) -> Vec<AllocationRequest> {
-        std::mem::take(&mut self.allocation_requests)
+        self.offer_bundles(&wireguard, now);
+        RelayedDatagrams { wireguard, requests }
     }
 
     /// Queues a message.
     pub fn send(&mut self, message: Transmit) {
-        self.messages.push(message);
+        self.outbox.push(message);
     }
 
     /// Offers bundles to peers that send many single datagrams.
@@ -414,7 +327,7 @@ impl Mesh {
                 && self.bundles.handle_singles(*from, disco, now)
             {
                 let to = To::Relay { region: *region, peer: *from };
-                self.messages.push(Transmit { to, disco, message: Message::BundleOffer });
+                self.outbox.push(Transmit { to, disco, message: Message::BundleOffer });
             }
         }
     }
@@ -444,7 +357,8 @@ impl Mesh {
 
     /// Handles a report about a peer.
     fn handle_peer_activity(&mut self, mut new: Activity, now: Duration) {
-        new.received_from = new.received_from.map(|from| self.nat64.incoming_path(from));
+        let nat64 = self.network.nat64();
+        new.received_from = new.received_from.map(|from| nat64.incoming_path(from));
         let old = self.activity.insert(new.peer, new);
         let (sent, received) = old.map_or((0, 0), |old| (old.sent, old.received));
         let traffic = Traffic {
@@ -478,35 +392,106 @@ impl Mesh {
         self.paths.ping(peer, now)
     }
 
-    /// Stores the reply of a relay login. Returns the number of the login.
-    pub fn begin_relay_login(&mut self, reply: oneshot::Sender<Bytes>) -> u32 {
-        self.next_login = self.next_login.wrapping_add(1);
-        self.logins.retain(|_, waiting| !waiting.is_closed());
-        self.logins.insert(self.next_login, reply);
-        self.next_login
-    }
-
-    /// Answers a relay login.
-    pub fn finish_relay_login(&mut self, id: u32, sealed: Vec<u8>) {
-        if let Some(reply) = self.logins.remove(&id) {
-            let _ = reply.send(sealed.into());
-        }
-    }
-
     pub fn poll_timeout(&self) -> Option<Duration> {
         let paths = self.paths.poll_timeout();
-        // Without path timers there is no traffic, so checks are not needed.
-        let due = paths.map(|_| self.netcheck.due());
+        // Without path timers there is no traffic.
+        let check = self.network.poll_timeout(paths.is_some());
         let previous = self.previous_paths.poll_timeout();
-        let check = if self.netcheck.is_running() { self.netcheck.poll_timeout() } else { due };
         paths.into_iter().chain(check).chain(previous).min()
     }
 
     pub fn handle_timeout(&mut self, now: Duration) {
         self.paths.handle_timeout(now);
-        let is_due = self.paths.poll_timeout().is_some() && self.netcheck.due() <= now;
-        if is_due && !self.netcheck.is_running() {
-            self.check(now);
+        self.network.handle_timeout(self.paths.poll_timeout().is_some(), now);
+        self.apply_changes(now);
+    }
+
+    /// Takes everything that must be sent or done, in this order.
+    pub fn flush(&mut self, now: Duration) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        self.flush_network(&mut outputs, now);
+        self.resend_translated_paths(&mut outputs);
+        let (home, announce) =
+            (std::mem::take(&mut self.has_new_home), std::mem::take(&mut self.must_announce));
+        let (has_refresh, closed) = self.flush_events(&mut outputs, now);
+        while let Some((peer, path)) = self.previous_paths.poll(now) {
+            outputs.push(Output::Plane(ToDataPlane::Path { peer, path }));
+        }
+        let of_paths = std::iter::from_fn(|| self.paths.poll_transmit());
+        self.outbox.seal(of_paths, self.network.nat64(), &mut outputs);
+        // Sockets are closed after peers have other paths.
+        let closed = closed.into_iter().map(|number| ToDataPlane::CloseSockets(number));
+        outputs.extend(closed.map(Output::Plane));
+        if home {
+            outputs.push(Output::Home(self.network.home()));
+        }
+        if has_refresh {
+            outputs.push(Output::FindEndpoints);
+        }
+        if announce {
+            outputs.push(Output::Announce);
+        }
+        outputs
+    }
+
+    fn flush_network(&mut self, outputs: &mut Vec<Output>, now: Duration) {
+        self.network.flush(&mut self.outbox, outputs, now);
+        self.apply_changes(now);
+    }
+
+    /// Handles the events of paths. Returns whether the machine's addresses must be read again, and
+    /// the sockets that must be closed.
+    fn flush_events(&mut self, outputs: &mut Vec<Output>, now: Duration) -> (bool, Vec<u32>) {
+        let (mut has_refresh, mut closed) = (false, Vec::new());
+        while let Some(event) = self.paths.poll_event() {
+            let message = match event {
+                Event::UsePath { peer, path: Some(path) } => {
+                    if !self.previous_paths.admits(peer, path, now) {
+                        continue;
+                    }
+                    ToDataPlane::Path { peer, path: self.network.nat64().outgoing_path(path) }
+                }
+                // The next path is sent when there is one.
+                Event::UsePath { path: None, .. } => continue,
+                Event::HandshakeNow(peer) => ToDataPlane::Handshake(peer),
+                Event::Pong { number, via, latency, .. } => {
+                    outputs.push(Output::Pong { number, via, latency });
+                    continue;
+                }
+                Event::RefreshEndpoints => {
+                    has_refresh = true;
+                    self.network.check(now);
+                    self.flush_network(outputs, now);
+                    continue;
+                }
+                Event::OpenSockets(opening) => {
+                    let nat64 = self.network.nat64();
+                    match self.outbox.open_sockets(opening, self.own_key, nat64) {
+                        Some(message) => message,
+                        None => continue,
+                    }
+                }
+                Event::RetainSocket(socket) => ToDataPlane::RetainSocket(socket),
+                Event::CloseSockets(number) => {
+                    closed.push(number);
+                    continue;
+                }
+            };
+            outputs.push(Output::Plane(message));
+        }
+        (has_refresh, closed)
+    }
+
+    /// Sends all paths again after a change of the NAT64 prefix.
+    fn resend_translated_paths(&mut self, outputs: &mut Vec<Output>) {
+        if !self.network.poll_outdated_paths() {
+            return;
+        }
+        for peer in self.paths.keys() {
+            if let Some(path) = self.paths.view(peer).and_then(|view| view.path) {
+                let path = self.network.nat64().outgoing_path(path);
+                outputs.push(Output::Plane(ToDataPlane::Path { peer, path }));
+            }
         }
     }
 }

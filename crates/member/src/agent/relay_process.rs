@@ -9,12 +9,11 @@ use std::{
 
 use getrandom::{SysRng, rand_core::UnwrapErr};
 use tailnet::{
-    disco::{AllocateRequest, Message, RelayEndpoint},
+    disco::{Message, RelayEndpoint},
     ipc::{
         Outgoing,
         peer_relay::{FromRelayServer, ToRelayServer},
     },
-    keys::{DiscoPublic, NodePublic},
     messages::DerpMap,
     netcheck::{Families, Netcheck, Report},
     paths::{To, Transmit},
@@ -22,27 +21,18 @@ use tailnet::{
     scope::Scope,
     settings::has_capability,
 };
-use tokio::sync::mpsc;
 
 use super::{
+    check_tasks::CheckResult,
     core::Agent,
     line::{LineSender, queue},
-    mesh::{CheckResult, look_up},
+    mesh::AllocationRequest,
 };
 
 /// The most pending requests. The relay answers in microseconds.
 const MAX_REQUESTS: usize = 256;
 /// The most addresses of an endpoint.
 const MAX_ADDRESSES: usize = 20;
-
-/// A decrypted request for an endpoint.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AllocationRequest {
-    pub region: u16,
-    pub peer: NodePublic,
-    pub disco: DiscoPublic,
-    pub message: AllocateRequest,
-}
 
 /// The state of the relay process.
 pub(super) struct RelayProcess {
@@ -54,12 +44,11 @@ pub(super) struct RelayProcess {
     /// Finds the external addresses of its socket.
     netcheck: Netcheck,
     report: Report,
-    found: mpsc::Sender<CheckResult>,
 }
 
 impl RelayProcess {
     /// `line` leads to the process, if there is one.
-    pub fn new(line: Option<LineSender<ToRelayServer>>, found: mpsc::Sender<CheckResult>) -> Self {
+    pub fn new(line: Option<LineSender<ToRelayServer>>) -> Self {
         Self {
             line,
             port: None,
@@ -67,7 +56,6 @@ impl RelayProcess {
             next: 0,
             netcheck: Netcheck::new(Box::new(UnwrapErr(SysRng))),
             report: Report::default(),
-            found,
         }
     }
 
@@ -127,19 +115,17 @@ impl RelayProcess {
     }
 
     /// Checks the external addresses of its socket from time to time, which also refreshes a NAT's
-    /// mapping.
-    pub fn handle_timeout(&mut self, local: &[SocketAddr], now: Duration) {
+    /// mapping. Returns the names of relays to resolve.
+    pub fn handle_timeout(&mut self, local: &[SocketAddr], now: Duration) -> Vec<String> {
         if self.port.is_none() {
-            return;
+            return Vec::new();
         }
         if !self.netcheck.is_running() && self.netcheck.due() <= now {
             let has = |v6| local.iter().any(|at| at.is_ipv6() == v6);
             self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
             self.netcheck.start(now);
         }
-        while let Some(name) = self.netcheck.poll_lookup() {
-            look_up(&self.found, name);
-        }
+        let names = std::iter::from_fn(|| self.netcheck.poll_lookup()).collect();
         let mut requests = Vec::new();
         while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
             requests.push(Outgoing::new(to, bytes.to_vec()));
@@ -153,6 +139,7 @@ impl RelayProcess {
         if let Some(report) = self.netcheck.poll_report(now) {
             self.report = report;
         }
+        names
     }
 
     fn send(&self, message: ToRelayServer) {
@@ -183,7 +170,7 @@ impl Agent {
                     Ok(made) => made,
                     Err(error) => return tracing::debug!(%error, peer = %request.peer, "relay"),
                 };
-                let addresses = self.relay_process.addresses(self.mesh.local());
+                let addresses = self.relay_process.addresses(self.mesh.network().local());
                 if addresses.is_empty() {
                     // The peer repeats its request after three seconds.
                     return;

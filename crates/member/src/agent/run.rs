@@ -71,7 +71,8 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (check_results, mut from_checks) = mpsc::channel(CHANNEL_CAPACITY);
     let (wanted, is_wanted) = watch::channel(portmap::Wanted::default());
     let nonce = Nonce::of(&state.disco_key()?);
-    let mapping = tokio::spawn(portmap::run(nonce, hook.clone(), is_wanted, check_results.clone()));
+    let mapping =
+        tokio::spawn(portmap::task::run(nonce, hook.clone(), is_wanted, check_results.clone()));
     let mut agent = Agent::new(Parts {
         has_interface: options.has_interface,
         address_ranges: options.address_ranges,

@@ -216,7 +216,7 @@ impl Agent {
             coordinator_problem: self.problems.get("control").cloned().unwrap_or_default(),
             magic_dns_suffix: suffix,
             current_tailnet: tailnet,
-            port_mapping: self.mesh.port_mapping.json(self.clock.now),
+            port_mapping: self.mesh.network().port_mapping().json(self.clock.now),
             cert_domains: self.map.dns().cert_domains.clone(),
             extra_records: self.map.dns().extra_records.clone(),
             peer,
@@ -237,8 +237,13 @@ impl Agent {
 
     fn own_status(&self, node: &Node) -> PeerStatus {
         PeerStatus {
-            addrs: self.mesh.endpoints().iter().map(|(at, _)| at.to_string()).collect(),
-            relay: self.mesh.home().map(|home| self.region_code(home)).unwrap_or_default(),
+            addrs: self.mesh.network().endpoints().iter().map(|(at, _)| at.to_string()).collect(),
+            relay: self
+                .mesh
+                .network()
+                .home()
+                .map(|home| self.region_code(home))
+                .unwrap_or_default(),
             online: self.login.connected && self.login.has_map,
             in_engine: true,
             ..self.map_status(node)
@@ -388,30 +393,34 @@ impl Agent {
     }
 
     fn netcheck(&self) -> Value {
-        let endpoints = self.mesh.endpoints();
+        let endpoints = self.mesh.network().endpoints();
         let of = |kind| {
             let some = endpoints.iter().filter(|(_, of)| *of == kind);
             some.map(|(at, _)| at.to_string()).collect::<Vec<_>>()
         };
         use tailnet::control::messages::EndpointKind::{Local, Stun};
-        let latencies: HashMap<u16, f64> =
-            self.mesh.latencies().map(|(id, took)| (id, took.as_secs_f64() * 1000.0)).collect();
+        let latencies: HashMap<u16, f64> = self
+            .mesh
+            .network()
+            .latencies()
+            .map(|(id, took)| (id, took.as_secs_f64() * 1000.0))
+            .collect();
         let regions = self.map.derp_map().regions.iter().flatten();
         let regions = regions.filter_map(|(id, region)| {
             let region = region.as_ref()?;
             Some(json!({
                 "code": region.region_code, "name": region.region_name,
-                "latency_ms": latencies.get(id), "home": self.mesh.home() == Some(*id),
+                "latency_ms": latencies.get(id), "home": self.mesh.network().home() == Some(*id),
             }))
         });
         json!({
-            "UDP": if self.mesh.udp_works() { "works" } else { "no answer" },
+            "UDP": if self.mesh.network().udp_works() { "works" } else { "no answer" },
             "own addresses": of(Local).join(", "),
             "seen from outside": of(Stun).join(", "),
-            "NAT": self.mesh.nat().map_or("unknown: no STUN server answers over IPv4".into(), |nat| nat.to_string()),
-            "port mapping": self.mesh.port_mapping.text(self.clock.now),
+            "NAT": self.mesh.network().nat().map_or("unknown: no STUN server answers over IPv4".into(), |nat| nat.to_string()),
+            "port mapping": self.mesh.network().port_mapping().text(self.clock.now),
             "port guessing": self.mesh.birthday_probing_text(),
-            "home relay": self.mesh.home().map(|home| self.region_code(home)).unwrap_or("none".into()),
+            "home relay": self.mesh.network().home().map(|home| self.region_code(home)).unwrap_or("none".into()),
             "regions": regions.collect::<Vec<_>>(),
         })
     }

@@ -137,8 +137,8 @@ impl Agent {
         let answers =
             |candidate: &&Candidate| matches!(candidate.outcome, ProbeOutcome::Answered { .. });
         let is_idle = path.sent.is_none_or(|at| self.clock.now >= at + ACTIVE_TIME);
-        let nat = self.mesh.nat().map(|nat| nat.mapping);
-        if !self.mesh.udp_works() {
+        let nat = self.mesh.network().nat().map(|nat| nat.mapping);
+        if !self.mesh.network().udp_works() {
             "no STUN server answers: UDP seems to be blocked here".to_owned()
         } else if path.candidates.is_empty() {
             "it has announced no endpoints".to_owned()

@@ -25,7 +25,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::error::{ControlError, printable};
-use crate::agent::{mesh::discover_prefix, roots::Roots};
+use crate::agent::{nat64_lookup::discover_prefix, roots::Roots};
 
 /// A function that runs on each socket before it connects, for example to set a mark.
 pub type SocketHook = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;

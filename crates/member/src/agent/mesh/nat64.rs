@@ -1,20 +1,12 @@
 //! NAT64: IPv4 paths of a machine that has only IPv6. Paths use IPv4 addresses as on other
 //! machines. Addresses are translated only between here and the data plane.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use tailnet::{
-    ipc::{Incoming, Path, ToDataPlane},
-    nat64::{NAME, Prefix},
+    ipc::{Incoming, Path},
+    nat64::Prefix,
 };
-use tokio::sync::mpsc;
-
-use super::{CheckResult, Mesh};
-use crate::agent::line::LineSender;
-
-/// The delays before a silent name server is queried again, in seconds. The next check is half a
-/// minute later, and until then peers with only IPv4 have no direct path.
-const RETRY_SECONDS: [u64; 4] = [1, 2, 4, 8];
 
 /// The validity of an answer.
 const VALID_FOR: Duration = Duration::from_secs(60);
@@ -26,6 +18,8 @@ pub(super) struct Nat64 {
     /// Whether the data plane has paths with another prefix.
     paths_outdated: bool,
     requested_at: Option<Duration>,
+    /// Whether a look-up of the prefix must be started.
+    needs_lookup: bool,
 }
 
 impl Nat64 {
@@ -39,12 +33,33 @@ impl Nat64 {
         self.requested_at = None;
     }
 
+    /// Queries the prefix if this machine has only IPv6, unless the last answer is still valid.
+    pub fn check(&mut self, has_v4: bool, has_v6: bool, now: Duration) {
+        if has_v4 || !has_v6 {
+            self.invalidate();
+            self.set(None);
+        } else if self.requested_at.is_none_or(|at| now >= at + VALID_FOR) {
+            self.requested_at = Some(now);
+            self.needs_lookup = true;
+        }
+    }
+
+    /// Whether to start a look-up of the prefix now.
+    pub fn poll_lookup(&mut self) -> bool {
+        std::mem::take(&mut self.needs_lookup)
+    }
+
     /// Sets the prefix. Returns whether it changed.
     pub fn set(&mut self, prefix: Option<Prefix>) -> bool {
         let has_changed = self.prefix != prefix;
         self.paths_outdated |= has_changed;
         self.prefix = prefix;
         has_changed
+    }
+
+    /// Whether all paths must be sent to the data plane again, because the prefix changed.
+    pub fn poll_outdated_paths(&mut self) -> bool {
+        std::mem::take(&mut self.paths_outdated)
     }
 
     /// The address for the data plane.
@@ -79,107 +94,5 @@ fn path_with(path: Path, with: impl Fn(SocketAddr) -> SocketAddr) -> Path {
         Path::PeerRelay { at, vni } => Path::PeerRelay { at: with(at), vni },
         Path::Auxiliary { at, number } => Path::Auxiliary { at: with(at), number },
         relay @ Path::Relay(_) => relay,
-    }
-}
-
-impl Mesh {
-    /// Whether this machine has an address of a family.
-    pub(super) fn has_local(&self, v6: bool) -> bool {
-        self.local.iter().any(|at| at.is_ipv6() == v6)
-    }
-
-    /// Queries the NAT64 prefix if this machine has only IPv6.
-    pub(super) fn check_nat64(&mut self, now: Duration) {
-        if self.has_local(false) || !self.has_local(true) {
-            self.nat64.invalidate();
-            self.nat64.set(None);
-        } else if self.nat64.requested_at.is_none_or(|at| now >= at + VALID_FOR) {
-            self.nat64.requested_at = Some(now);
-            look_up(&self.results);
-        }
-    }
-
-    /// Sets the prefix. Without an answer the present one remains.
-    pub(super) fn handle_nat64_prefix(&mut self, answer: Option<Option<Prefix>>, now: Duration) {
-        let Some(prefix) = answer else {
-            self.nat64.invalidate();
-            return;
-        };
-        let prefix = prefix.filter(|_| !self.has_local(false));
-        if self.nat64.set(prefix) {
-            tracing::info!(there = prefix.is_some(), "NAT64");
-            self.netcheck.make_next_full();
-            self.netcheck.stop();
-            self.check(now);
-        }
-    }
-
-    /// Sends all paths again after a change of the prefix.
-    pub(super) fn resend_translated_paths(&mut self, plane: &LineSender<ToDataPlane>) {
-        if !std::mem::take(&mut self.nat64.paths_outdated) {
-            return;
-        }
-        for peer in self.paths.keys() {
-            if let Some(path) = self.paths.view(peer).and_then(|shown| shown.path) {
-                plane.send(ToDataPlane::Path { peer, path: self.nat64.outgoing_path(path) });
-            }
-        }
-    }
-}
-
-fn look_up(results: &mpsc::Sender<CheckResult>) {
-    let results = results.clone();
-    tokio::spawn(async move {
-        let answer = with_retries(|| async { discover_prefix().await.ok() }).await;
-        let _ = results.send(CheckResult::Nat64Prefix(answer)).await;
-    });
-}
-
-/// The first answer within the limit of attempts.
-async fn with_retries<T, F: Future<Output = Option<T>>>(query: impl Fn() -> F) -> Option<T> {
-    for wait in RETRY_SECONDS {
-        let answer = query().await;
-        if answer.is_some() {
-            return answer;
-        }
-        tokio::time::sleep(Duration::from_secs(wait)).await;
-    }
-    query().await
-}
-
-/// The NAT64 prefix of the network, if there is one.
-///
-/// # Errors
-/// No name server answers.
-pub(in crate::agent) async fn discover_prefix() -> io::Result<Option<Prefix>> {
-    let addresses = tokio::net::lookup_host((NAME, 0)).await?;
-    Ok(Prefix::discover(addresses.map(|at| at.ip())))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use tokio::time::Instant;
-
-    use super::*;
-
-    /// The seconds until an answer that only attempt number `after` gets.
-    async fn answered(after: u32) -> Option<u64> {
-        let (start, attempts) = (Instant::now(), Cell::new(0));
-        let answer = with_retries(|| async {
-            attempts.set(attempts.get() + 1);
-            (attempts.get() == after).then_some(())
-        });
-        answer.await.map(|()| start.elapsed().as_secs())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn silent_name_server_is_queried_again_a_limited_number_of_times() {
-        let mut at = Vec::new();
-        for after in 1..=6 {
-            at.push(answered(after).await);
-        }
-        assert_eq!(at, [Some(0), Some(1), Some(3), Some(7), Some(15), None]);
     }
 }

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
+use sys::clock::boottime as now;
 use tailnet::portmap::{
     Target,
     upnp::{self, LONGEST_ANSWER, LONGEST_TEXT, Refusal, SearchResponse, Service},
@@ -29,7 +30,8 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{super::control::dial::SocketHook, now};
+use super::UpnpState;
+use crate::agent::control::dial::SocketHook;
 
 /// The requested lifetime of a mapping. Some routers map permanently.
 const LIFETIME: Duration = Duration::from_secs(7200);
@@ -50,19 +52,10 @@ const RENEW_AFTER_CHECK: Duration = Duration::from_secs(5 * 60);
 /// The number of external ports to try.
 const MAX_PORTS: usize = 4;
 
-/// The state of a router.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::agent) struct State {
-    /// Whether it supports UPnP, once that is known.
-    pub is_supported: Option<bool>,
-    /// The external address of this machine, and its expiry.
-    pub mapping: Option<(SocketAddrV4, Duration)>,
-}
-
 /// The task for UPnP.
 pub(super) struct Upnp {
     wanted: watch::Sender<Wanted>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<UpnpState>,
     task: JoinHandle<()>,
 }
 
@@ -76,7 +69,7 @@ impl Upnp {
     /// A task without a port to map.
     pub fn start(hook: Option<SocketHook>) -> Self {
         let (wanted, wanted_receiver) = watch::channel(Wanted::default());
-        let (state_sender, state) = watch::channel(State::default());
+        let (state_sender, state) = watch::channel(UpnpState::default());
         let task = tokio::spawn(run(hook, wanted_receiver, state_sender));
         Self { wanted, state, task }
     }
@@ -93,7 +86,7 @@ impl Upnp {
     }
 
     /// The present state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> UpnpState {
         *self.state.borrow()
     }
 
@@ -115,7 +108,7 @@ impl Upnp {
 async fn run(
     hook: Option<SocketHook>,
     mut wanted: watch::Receiver<Wanted>,
-    state: watch::Sender<State>,
+    state: watch::Sender<UpnpState>,
 ) {
     while wanted.wait_for(|wanted| wanted.target.is_some()).await.is_ok() {
         let Some(target) = wanted.borrow().target else { continue };
@@ -126,7 +119,7 @@ async fn run(
             () = router.serve(checks, &state) => {}
         }
         router.release().await;
-        state.send_replace(State::default());
+        state.send_replace(UpnpState::default());
     }
 }
 
@@ -165,7 +158,11 @@ struct Router {
 
 impl Router {
     /// Maps the port and renews the mapping.
-    async fn serve(&mut self, mut checks: watch::Receiver<Wanted>, state: &watch::Sender<State>) {
+    async fn serve(
+        &mut self,
+        mut checks: watch::Receiver<Wanted>,
+        state: &watch::Sender<UpnpState>,
+    ) {
         let mut failures = 0;
         loop {
             let mapped = self.map().await;
@@ -173,7 +170,7 @@ impl Router {
             let is_supported =
                 !matches!(mapped, Err(UpnpError::NoAnswer)) || self.mapping.is_some();
             let mapping = self.mapping.map(|(external, expires, _)| (external, expires));
-            state.send_replace(State { is_supported: Some(is_supported), mapping });
+            state.send_replace(UpnpState { is_supported: Some(is_supported), mapping });
             match mapped {
                 Ok(()) => {
                     failures = 0;

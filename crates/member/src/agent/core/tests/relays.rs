@@ -5,7 +5,7 @@ use tailnet::{
 };
 
 use super::*;
-use crate::agent::relay_process::AllocationRequest;
+use crate::agent::mesh::AllocationRequest;
 
 /// WireGuard data of this peer.
 fn data(from: u8, count: usize) -> derp::Event {
