@@ -19,11 +19,14 @@ mod config;
 mod datagrams;
 mod fragments;
 mod icmp;
+mod local;
 mod paths;
 mod reassembly;
 mod recv;
-mod segments;
+mod secret;
+pub(crate) mod segments;
 mod send;
+pub(crate) mod shared;
 mod socket_queue;
 mod state;
 #[cfg(test)]
@@ -33,40 +36,21 @@ use std::{
     future::poll_fn,
     io,
     net::{IpAddr, SocketAddr},
-    ops::{Deref, DerefMut},
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
 pub use config::{Clock, Config, CongestionControl, Counters};
 pub use recv::StackRecv;
-pub(crate) use segments::Flow;
 pub use send::StackSend;
-use state::State;
+use shared::Shared;
 
-use crate::{
-    net::{TcpListener, TcpStream, UdpSocket},
-    time::Time,
-};
+use crate::net::{TcpListener, TcpStream, UdpSocket};
 
 /// A TCP/IP stack. Clones share it.
 #[derive(Clone)]
 pub struct Stack(Arc<Shared>);
-
-pub(crate) struct Shared {
-    clock: Clock,
-    state: Mutex<State>,
-    /// [`StackRecv`] waits for this.
-    ready: Condvar,
-    /// Closing the stack waits for this until all packets have left.
-    flushed: Condvar,
-    /// Whether received packets are coalesced.
-    gro: AtomicBool,
-}
 
 /// Time in which the last packets of a closed stack may leave.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -74,13 +58,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 impl Stack {
     /// Creates a stack and its halves for the engine.
     pub fn new(config: Config) -> (Self, StackRecv, StackSend) {
-        let shared = Arc::new(Shared {
-            clock: config.clock.clone(),
-            state: Mutex::new(State::new(config)),
-            ready: Condvar::new(),
-            flushed: Condvar::new(),
-            gro: AtomicBool::new(true),
-        });
+        let shared = Arc::new(Shared::new(config));
         let recv = StackRecv::new(shared.clone());
         let send = StackSend::new(shared.clone());
         (Self(shared), recv, send)
@@ -139,33 +117,31 @@ impl Stack {
     /// and later operations fail. Waits for the resets to leave, at most 100 ms.
     pub fn close(&self) {
         self.0.lock().shut_down(true);
-        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = |state: &mut State| !state.has_nothing_to_send();
         // Resets that have not left after the timeout are lost.
-        drop(self.0.flushed.wait_timeout_while(state, CLOSE_TIMEOUT, waiting));
+        self.0.wait_until_flushed(CLOSE_TIMEOUT);
     }
 
     /// Sets whether TCP sends super-packets, and whether received packets are coalesced. Both are
     /// on by default. Turning them off serves measurements and debugging.
     pub fn set_offloads(&self, gso: bool, gro: bool) {
-        self.0.lock().set_gso(gso);
-        self.0.gro.store(gro, Ordering::Relaxed);
+        self.0.lock().local.set_gso(gso);
+        self.0.set_gro(gro);
     }
 
     /// The values of [`Stack::set_offloads`].
     pub fn offloads(&self) -> (bool, bool) {
-        (self.0.lock().gso, self.0.gro.load(Ordering::Relaxed))
+        (self.0.lock().local.has_gso(), self.0.has_gro())
     }
 
     /// Replaces the local addresses. Connections from removed addresses remain until their peers
     /// time out.
     pub fn set_addresses(&self, addresses: Vec<IpAddr>) {
-        self.0.lock().addresses = addresses;
+        self.0.lock().local.set_addresses(addresses);
     }
 
     /// Sets the MTU for new connections.
     pub fn set_mtu(&self, mtu: u16) {
-        self.0.lock().set_mtu(mtu);
+        self.0.lock().local.set_mtu(mtu);
     }
 
     /// Counters of dropped packets.
@@ -193,73 +169,6 @@ struct Ping<'a> {
 impl Drop for Ping<'_> {
     fn drop(&mut self) {
         self.shared.lock().remove_ping(self.number);
-    }
-}
-
-impl Shared {
-    pub fn now(&self) -> Time {
-        Time::new((self.clock)())
-    }
-
-    pub fn lock(&self) -> Locked<'_> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { shared: self, state: Some(state) }
-    }
-}
-
-/// The locked state. Releasing it wakes all tasks that have work.
-pub(crate) struct Locked<'a> {
-    shared: &'a Shared,
-    state: Option<MutexGuard<'a, State>>,
-}
-
-impl<'a> Locked<'a> {
-    /// Waits until a socket has something to send, for `at_most` this time.
-    pub fn wait(mut self, at_most: Option<Duration>) -> Self {
-        let shared = self.shared;
-        if let Some(state) = self.state.take() {
-            let ready = &shared.ready;
-            let state = match at_most {
-                Some(at_most) => {
-                    let waited = ready.wait_timeout(state, at_most);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => ready.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
-            self.state = Some(state);
-        }
-        self
-    }
-}
-
-impl Deref for Locked<'_> {
-    type Target = State;
-
-    fn deref(&self) -> &State {
-        self.state.as_ref().expect("it is locked until it is dropped")
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut State {
-        self.state.as_mut().expect("it is locked until it is dropped")
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        let Some(mut state) = self.state.take() else { return };
-        let wakers = state.take_wakers();
-        let sender_sleeps = state.must_wake_sender();
-        let flushed = state.closed && state.has_nothing_to_send();
-        drop(state);
-        if flushed {
-            self.shared.flushed.notify_all();
-        }
-        if sender_sleeps {
-            self.shared.ready.notify_one();
-        }
-        wakers.into_iter().for_each(Waker::wake);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{fmt, future::poll_fn, io, net::SocketAddr, sync::Arc, task::Poll};
 
 use super::TcpStream;
-use crate::stack::Shared;
+use crate::stack::shared::Shared;
 
 /// Accepts TCP connections of a [`Stack`](crate::Stack). Dropping it resets connections that were
 /// not accepted.

@@ -13,7 +13,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
-    stack::{Flow, Shared},
+    stack::{segments::Flow, shared::Shared},
     tcp::{Failure, Keepalive},
 };
 

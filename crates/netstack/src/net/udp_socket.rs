@@ -2,7 +2,7 @@
 
 use std::{fmt, future::poll_fn, io, net::SocketAddr, sync::Arc, task::Context};
 
-use crate::stack::Shared;
+use crate::stack::shared::Shared;
 
 /// A UDP socket of a [`Stack`](crate::Stack).
 pub struct UdpSocket {

@@ -314,7 +314,7 @@ impl State {
         let (dest, len) = (*dest, udp::HEADER_LEN + bytes.len());
         socket.note_destination(dest);
         let start = ip::header_len(dest.ip());
-        let own = usize::from(self.mtu);
+        let own = self.local.mtu();
         let mtu = self.paths.mtu(dest.ip(), now).map_or(own, |mtu| mtu.min(own));
         if start + len > mtu {
             return self.start_fragmentation(at, dest, mtu, to);
@@ -348,7 +348,7 @@ impl State {
             self.take_datagram(at);
             return None;
         };
-        let id = self.fragment_id((source, dest.ip()));
+        let id = self.secret.next_fragment_id((source, dest.ip()));
         let room = ip::fragment_data_len(dest.ip(), mtu);
         self.write_fragment(at, Fragmentation { source, id, room, sent: 0 }, to)
     }

@@ -211,7 +211,7 @@ impl State {
         }
         put_u16(message, icmp::CHECKSUM, !sum);
         let start = ip::header_len(addresses.1);
-        if start + message.len() > usize::from(self.mtu) {
+        if start + message.len() > self.local.mtu() {
             return self.answer_in_fragments(addresses, family.protocol, message);
         }
         let mut bytes = vec![0; start + message.len()];

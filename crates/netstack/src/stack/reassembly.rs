@@ -20,7 +20,7 @@ use crate::{
 impl State {
     /// Handles a fragment, and the packet that it completes.
     pub fn handle_fragment(&mut self, bytes: &[u8], header: &IpHeader, now: Time) {
-        if !self.addresses.contains(&header.destination(bytes)) {
+        if !self.local.has(header.destination(bytes)) {
             self.counters.not_ours += 1;
             return;
         }
@@ -98,12 +98,12 @@ impl State {
         protocol: u8,
         message: &[u8],
     ) {
-        let id = self.fragment_id(addresses);
-        let room = ip::fragment_data_len(addresses.1, usize::from(self.mtu));
+        let id = self.secret.next_fragment_id(addresses);
+        let room = ip::fragment_data_len(addresses.1, self.local.mtu());
         let part = |(number, data): (usize, &[u8])| {
             let start = number * room;
             let position = (start, data.len(), start + data.len() == message.len());
-            let mut bytes = vec![0; usize::from(self.mtu)];
+            let mut bytes = vec![0; self.local.mtu()];
             let header = ip::write_fragment_header(&mut bytes, addresses, (protocol, id), position);
             bytes.truncate(header + data.len());
             bytes[header..].copy_from_slice(data);

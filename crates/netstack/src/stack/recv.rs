@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use packet::{Batch, IpRecv, Waker};
 
-use super::{Locked, Shared};
+use super::shared::{Locked, Shared};
 use crate::time::Time;
 
 /// Bytes after which a round ends. One super-packet fills most of a round, and the batch has space
@@ -67,7 +67,7 @@ fn sleep(mut state: Locked<'_>, now: Time) -> Locked<'_> {
     state
 }
 
-impl super::State {
+impl super::state::State {
     /// Polls all sockets with something to send, in turn, until the round is full.
     fn fill(&mut self, batch: &mut Batch, now: Time) {
         let mut left = ROUND;

@@ -166,13 +166,13 @@ impl State {
         // RFC 6528: a clock with a period of 4 microseconds, and a keyed hash of the flow.
         let clock = (now.as_nanos() / 4000) as u32;
         Settings {
-            mss: self.mss(flow.remote.ip()),
+            mss: self.local.mss(flow.remote.ip()),
             receive_buffer: MAX_BUFFER,
             send_buffer: MAX_BUFFER,
             budget: self.budget.clone(),
             control: self.control,
-            initial: Seq(self.keyed_hash(&("sequence", flow)) as u32) + clock,
-            timestamp_offset: self.keyed_hash(&("timestamp", flow)) as u32,
+            initial: Seq(self.secret.hash(&("sequence", flow)) as u32) + clock,
+            timestamp_offset: self.secret.hash(&("timestamp", flow)) as u32,
         }
     }
 
@@ -288,8 +288,8 @@ impl State {
     /// Removes a socket.
     pub fn remove(&mut self, id: usize) {
         let socket = self.sockets.remove(id);
-        self.orphans.remove(socket.orphan);
-        self.time_waits.remove(socket.waits);
+        self.ending.orphans.remove(socket.orphan);
+        self.ending.time_waits.remove(socket.waits);
         if self.flows.get(&socket.flow) == Some(&id) {
             self.flows.remove(&socket.flow);
         }
@@ -297,7 +297,7 @@ impl State {
 
     /// Writes the next packet of a socket to `to`.
     pub fn poll_socket(&mut self, id: usize, now: Time, to: &mut [u8]) -> Option<(usize, Offload)> {
-        let (mtu, most) = (usize::from(self.mtu), self.max_packet_len());
+        let (mtu, most) = (self.local.mtu(), self.local.max_packet_len());
         let socket = self.sockets.get_mut(id)?;
         let flow = socket.flow;
         let start = ip::header_len(flow.remote.ip());

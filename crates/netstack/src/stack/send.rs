@@ -1,13 +1,10 @@
 //! The engine's sending half: packets that arrive at the stack.
 
-use std::{
-    io,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{io, sync::Arc};
 
 use packet::{Coalesce, Coalescer, IpPacket, IpSend, RecvBatch, SuperPacket, VNET_HEADER_LEN};
 
-use super::{Shared, State};
+use super::{shared::Shared, state::State};
 use crate::{
     ip::{self, Packet, PacketError},
     time::Time,
@@ -28,7 +25,7 @@ impl StackSend {
 impl IpSend for StackSend {
     fn send(&mut self, batch: &RecvBatch, packets: &[IpPacket]) -> io::Result<usize> {
         // Sockets receive datagrams one by one.
-        let coalesce = Coalesce { tcp: self.shared.gro.load(Ordering::Relaxed), udp: false };
+        let coalesce = Coalesce { tcp: self.shared.has_gro(), udp: false };
         self.coalescer.clear();
         for packet in packets {
             self.coalescer.push(batch.bytes(), packet, coalesce);
@@ -63,7 +60,7 @@ impl State {
     }
 
     pub(super) fn handle(&mut self, packet: &Packet<'_>, now: Time) {
-        if !self.addresses.contains(&packet.destination) {
+        if !self.local.has(packet.destination) {
             self.counters.not_ours += 1;
             return;
         }

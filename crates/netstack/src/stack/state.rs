@@ -3,26 +3,27 @@
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap, VecDeque},
-    hash::{DefaultHasher, Hash, Hasher},
     io, mem,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     task::{Context, Poll, Waker},
 };
 
-use packet::{Offload, wire};
+use packet::Offload;
 use slab::Slab;
 
 use super::{
     add_waker,
-    config::{Config, CongestionControl, Counters, MIN_MTU},
+    config::{Config, CongestionControl, Counters},
     datagrams::Datagrams,
     fragments::Fragments,
     icmp::Pings,
+    local::Local,
     paths::Paths,
+    secret::Secret,
     segments::{Flow, Listener, TcpSocket},
     socket_queue::SocketQueue,
 };
-use crate::{budget::Budget, ip, tcp, time::Time};
+use crate::{budget::Budget, tcp, time::Time};
 
 /// The most bytes of queued answers. In a flood, further answers are dropped.
 const ANSWERS: usize = 256 * 1024;
@@ -35,12 +36,9 @@ const MAX_STALE_TIMERS: usize = 64;
 pub(super) const ORPHANS: usize = 4096;
 
 pub(crate) struct State {
-    pub(super) addresses: Vec<IpAddr>,
-    pub(super) mtu: u16,
-    /// Whether super-packets are sent.
-    pub(super) gso: bool,
+    pub(super) local: Local,
     pub(super) control: CongestionControl,
-    pub(super) secret: u128,
+    pub(super) secret: Secret,
     pub(super) budget: Budget,
     pub(super) counters: Counters,
     pub(crate) sockets: Slab<TcpSocket>,
@@ -50,19 +48,21 @@ pub(crate) struct State {
     pub(super) pings: Pings,
     pub(super) paths: Paths,
     pub(super) fragments: Fragments,
-    /// Number of packets that were sent in fragments.
-    pub(super) fragmented: u32,
     pub(super) schedule: Schedule,
-    /// Number of chosen ports and identifiers.
-    pub(super) choices: u32,
-    /// Connections in TIME-WAIT, the oldest first.
-    pub(super) time_waits: SocketQueue,
-    /// Connections whose stream was dropped and that are not closed.
-    pub(super) orphans: SocketQueue,
-    /// Tasks that wait until orphans have sent their data.
-    pub(super) drain_wakers: Vec<Waker>,
+    pub(super) ending: Ending,
     /// Whether the engine's half is gone or the stack was closed.
     pub(super) closed: bool,
+}
+
+/// Connections that end without their stream.
+#[derive(Default)]
+pub(super) struct Ending {
+    /// Connections in TIME-WAIT, the oldest first.
+    pub time_waits: SocketQueue,
+    /// Connections whose stream was dropped and that are not closed.
+    pub orphans: SocketQueue,
+    /// Tasks that wait until orphans have sent their data.
+    pub drain_wakers: Vec<Waker>,
 }
 
 /// Sockets and tasks with work to do.
@@ -86,11 +86,9 @@ pub(super) struct Schedule {
 impl State {
     pub fn new(config: Config) -> Self {
         Self {
-            addresses: config.addresses,
-            mtu: config.mtu.max(MIN_MTU),
-            gso: true,
+            local: Local::new(config.addresses, config.mtu),
             control: config.control,
-            secret: config.secret,
+            secret: Secret::new(config.secret),
             budget: Budget::new(config.memory),
             counters: Counters::default(),
             sockets: Slab::new(),
@@ -100,27 +98,10 @@ impl State {
             pings: Pings::default(),
             paths: Paths::default(),
             fragments: Fragments::default(),
-            fragmented: 0,
             schedule: Schedule::default(),
-            choices: 0,
-            time_waits: SocketQueue::default(),
-            orphans: SocketQueue::default(),
-            drain_wakers: Vec::new(),
+            ending: Ending::default(),
             closed: false,
         }
-    }
-
-    pub fn set_mtu(&mut self, mtu: u16) {
-        self.mtu = mtu.max(MIN_MTU);
-    }
-
-    pub fn set_gso(&mut self, gso: bool) {
-        self.gso = gso;
-    }
-
-    /// The longest packet that may be sent, in bytes.
-    pub fn max_packet_len(&self) -> usize {
-        usize::from(if self.gso { u16::MAX } else { self.mtu })
     }
 
     pub fn counters(&self) -> Counters {
@@ -132,8 +113,8 @@ impl State {
     }
 
     pub fn take_wakers(&mut self) -> Vec<Waker> {
-        if !self.drain_wakers.is_empty() && self.is_drained() {
-            self.schedule.wakers.append(&mut self.drain_wakers);
+        if !self.ending.drain_wakers.is_empty() && self.is_drained() {
+            self.schedule.wakers.append(&mut self.ending.drain_wakers);
         }
         mem::take(&mut self.schedule.wakers)
     }
@@ -142,7 +123,7 @@ impl State {
     fn is_drained(&self) -> bool {
         // In this state only the peer's FIN is missing.
         let done = |id| matches!(self.sockets[id].tcp.state(), tcp::State::FinWait2);
-        self.closed || self.orphans.iter().all(done)
+        self.closed || self.ending.orphans.iter().all(done)
     }
 
     /// Waits until all orphans have sent their data.
@@ -150,7 +131,7 @@ impl State {
         if self.is_drained() {
             return Poll::Ready(());
         }
-        add_waker(&mut self.drain_wakers, context);
+        add_waker(&mut self.ending.drain_wakers, context);
         Poll::Pending
     }
 
@@ -181,7 +162,7 @@ impl State {
     /// Updates a socket after an event: the queue of ready sockets, its timers, the tasks to wake,
     /// and its removal.
     pub fn update(&mut self, id: usize) {
-        let most = self.max_packet_len();
+        let most = self.local.max_packet_len();
         let Some(socket) = self.sockets.get_mut(id) else { return };
         if !socket.queued && socket.tcp.wants_transmit(socket.room(most)) {
             socket.queued = true;
@@ -205,8 +186,8 @@ impl State {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         socket.wake(&mut self.schedule.wakers);
         if socket.tcp.state() == tcp::State::TimeWait && socket.waits.is_none() {
-            socket.waits = Some(self.time_waits.push(id));
-            if self.time_waits.len() > TIME_WAITS {
+            socket.waits = Some(self.ending.time_waits.push(id));
+            if self.ending.time_waits.len() > TIME_WAITS {
                 self.end_oldest_time_wait();
             }
         }
@@ -216,10 +197,10 @@ impl State {
 
     /// Records that a socket's stream was dropped.
     pub fn note_orphan(&mut self, id: usize) {
-        self.sockets[id].orphan = Some(self.orphans.push(id));
+        self.sockets[id].orphan = Some(self.ending.orphans.push(id));
         self.update_orphan(id);
-        if self.orphans.len() > ORPHANS
-            && let Some(oldest) = self.orphans.pop()
+        if self.ending.orphans.len() > ORPHANS
+            && let Some(oldest) = self.ending.orphans.pop()
         {
             self.sockets[oldest].tcp.abort();
             self.update(oldest);
@@ -230,7 +211,7 @@ impl State {
     fn update_orphan(&mut self, id: usize) {
         let socket = &mut self.sockets[id];
         if matches!(socket.tcp.state(), tcp::State::TimeWait | tcp::State::Closed) {
-            self.orphans.remove(socket.orphan.take());
+            self.ending.orphans.remove(socket.orphan.take());
         }
     }
 
@@ -240,7 +221,7 @@ impl State {
     }
 
     fn end_oldest_time_wait(&mut self) {
-        let oldest = self.time_waits.pop();
+        let oldest = self.ending.time_waits.pop();
         if let Some(id) = oldest.filter(|id| !self.sockets[*id].owned) {
             self.remove(id);
         }
@@ -286,13 +267,6 @@ impl State {
         packets.into_iter().for_each(|packet| self.queue_answer(packet, Offload::None));
     }
 
-    /// Returns an identification for the fragments of one packet, which other hosts cannot predict
-    /// (RFC 7739 section 5.3).
-    pub fn fragment_id(&mut self, addresses: (IpAddr, IpAddr)) -> u32 {
-        self.fragmented = self.fragmented.wrapping_add(1);
-        (self.keyed_hash(&("fragment", addresses)) as u32).wrapping_add(self.fragmented)
-    }
-
     /// Removes the next queued answer.
     pub fn next_answer(&mut self) -> Option<(Vec<u8>, Offload)> {
         let answer = self.schedule.answers.pop_front()?;
@@ -306,12 +280,10 @@ impl State {
         if self.closed {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        if self.addresses.contains(&to) {
+        if self.local.has(to) {
             return Err(io::ErrorKind::NetworkUnreachable.into());
         }
-        let fits = |address: &&IpAddr| address.is_ipv4() == to.is_ipv4();
-        let source = self.addresses.iter().find(fits).copied();
-        source.ok_or_else(|| io::ErrorKind::NetworkUnreachable.into())
+        self.local.address_for(to).ok_or_else(|| io::ErrorKind::NetworkUnreachable.into())
     }
 
     /// Whether a socket may be bound to this address.
@@ -319,7 +291,7 @@ impl State {
         if self.closed {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        if at.ip().is_unspecified() || self.addresses.contains(&at.ip()) {
+        if at.ip().is_unspecified() || self.local.has(at.ip()) {
             return Ok(());
         }
         Err(io::ErrorKind::AddrNotAvailable.into())
@@ -340,8 +312,7 @@ impl State {
         /// The ports of RFC 6335 section 6 and some more, as in Linux.
         const FIRST: u16 = 32_768;
         const COUNT: u16 = 28_232;
-        self.choices = self.choices.wrapping_add(1);
-        let begin = self.keyed_hash(&("port", self.choices)) as u32;
+        let begin = self.secret.next_choice();
         for step in 0..u32::from(COUNT) {
             let port = FIRST + (begin.wrapping_add(step) % u32::from(COUNT)) as u16;
             if is_free(self, port) {
@@ -349,17 +320,5 @@ impl State {
             }
         }
         Err(io::ErrorKind::AddrInUse.into())
-    }
-
-    /// A hash of `of` with the secret as the key.
-    pub fn keyed_hash(&self, of: &impl Hash) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (self.secret, of).hash(&mut hasher);
-        hasher.finish()
-    }
-
-    /// The largest TCP payload for an address, by the local MTU.
-    pub fn mss(&self, peer: IpAddr) -> u16 {
-        self.mtu - ip::header_len(peer) as u16 - wire::tcp::HEADER_LEN as u16
     }
 }

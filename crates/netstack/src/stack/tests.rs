@@ -165,7 +165,7 @@ fn time_wait_connections_are_evicted_without_limit() {
         assert_eq!(state.sockets[id].tcp.state(), tcp::State::TimeWait);
         now = now + Duration::from_secs(61);
         state.handle_timeouts(now);
-        assert_eq!((state.sockets.len(), state.time_waits.len()), (0, 0));
+        assert_eq!((state.sockets.len(), state.ending.time_waits.len()), (0, 0));
     }
 }
 

@@ -48,9 +48,7 @@ const NO_RTT: Duration = Duration::from_millis(1);
 pub struct Bbr {
     mss: u32,
     phase: Phase,
-    window: u32,
-    /// The last window outside of recovery and ProbeRTT.
-    prior_window: u32,
+    window: Window,
     /// Bytes per second.
     pace: f64,
     round: Round,
@@ -64,10 +62,18 @@ pub struct Bbr {
     probe: Probe,
     min_rtt: MinRtt,
     recovery: Recovery,
+}
+
+/// The congestion window.
+#[derive(Debug)]
+struct Window {
+    bytes: u32,
+    /// The last window outside of recovery and ProbeRTT.
+    prior: u32,
     /// Bytes of the initial window that are not acknowledged.
     initial: u32,
     /// Whether the window was the only limit in this round.
-    limited: bool,
+    is_limiting: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +144,7 @@ impl Bbr {
         Self {
             mss,
             phase: Phase::Startup,
-            window,
-            prior_window: window,
+            window: Window { bytes: window, prior: window, initial: window, is_limiting: false },
             pace: Phase::Startup.pacing_gain() * f64::from(window) / rtt.as_secs_f64(),
             round: Round::default(),
             rate: MaxRate::default(),
@@ -151,13 +156,11 @@ impl Bbr {
             probe: Probe::new(seed, now),
             min_rtt: MinRtt::new(smoothed, now),
             recovery: Recovery::default(),
-            initial: window,
-            limited: false,
         }
     }
 
     pub fn window(&self) -> u32 {
-        self.window
+        self.window.bytes
     }
 
     /// The initial window is not paced, as with other TCPs. Pacing it by the handshake's round trip
@@ -172,11 +175,11 @@ impl Bbr {
 
     pub fn set_mss(&mut self, mss: u32) {
         self.mss = mss;
-        self.window = self.window.max(self.least());
+        self.window.bytes = self.window.bytes.max(self.least());
     }
 
     pub fn note_limited(&mut self) {
-        self.limited = true;
+        self.window.is_limiting = true;
     }
 
     /// "Restarting From Idle": model and window remain, because the data is paced.
@@ -218,13 +221,13 @@ impl Bbr {
 
     pub fn leave_recovery(&mut self) {
         self.recovery.is_on = false;
-        self.window = self.window.max(self.prior_window);
+        self.window.bytes = self.window.bytes.max(self.window.prior);
     }
 
     /// Reduces the window to one segment. Acknowledgements increase it again.
     pub fn handle_timeout(&mut self) {
         self.save();
-        self.window = self.mss;
+        self.window.bytes = self.mss;
     }
 
     /// "Saving State Upon Loss Recovery".
@@ -239,14 +242,14 @@ impl Bbr {
     /// Saves the window for the end of the recovery or of ProbeRTT.
     fn save_window(&mut self) {
         let modulated = self.recovery.is_on || self.phase == Phase::ProbeRtt;
-        self.prior_window =
-            if modulated { self.prior_window.max(self.window) } else { self.window };
+        self.window.prior =
+            if modulated { self.window.prior.max(self.window.bytes) } else { self.window.bytes };
     }
 
     /// "Handling a Spurious Loss Recovery".
     pub fn undo(&mut self) {
         let Recovery { ended, short_term, long_term, .. } = std::mem::take(&mut self.recovery);
-        self.window = self.window.max(self.prior_window);
+        self.window.bytes = self.window.bytes.max(self.window.prior);
         self.latest.forget_loss();
         self.full.restart(0.0);
         self.short_term = self.short_term.max(short_term);
@@ -266,7 +269,7 @@ impl Bbr {
     pub fn handle_ack(&mut self, event: &AckEvent, delivery: &mut Delivery) {
         let Some(sample) = &event.sample else { return };
         let arrived = delivery.arrived();
-        self.initial = self.initial.saturating_sub(event.bytes);
+        self.window.initial = self.window.initial.saturating_sub(event.bytes);
         self.latest.handle(sample, arrived);
         self.round.handle(sample.prior, arrived);
         if self.round.starts {
@@ -287,7 +290,7 @@ impl Bbr {
         self.set_pace(self.phase.pacing_gain());
         self.set_window(event);
         if self.round.starts {
-            self.limited = false;
+            self.window.is_limiting = false;
         }
     }
 
@@ -307,14 +310,14 @@ impl Bbr {
     /// "cwnd Adjustment Mechanism".
     fn set_window(&mut self, event: &AckEvent) {
         let most = self.most(self.phase.window_gain(), self.aggregation.extra());
-        let window = self.window.saturating_add(event.bytes);
+        let window = self.window.bytes.saturating_add(event.bytes);
         if self.full.reached {
-            self.window = window.min(most);
-        } else if self.window < most || self.initial > 0 {
-            self.window = window;
+            self.window.bytes = window.min(most);
+        } else if self.window.bytes < most || self.window.initial > 0 {
+            self.window.bytes = window;
         }
         if self.phase == Phase::ProbeRtt {
-            self.window = self.window.min(self.probe_rtt_window());
+            self.window.bytes = self.window.bytes.min(self.probe_rtt_window());
         }
         // "Bounding cwnd Based on Recent Congestion".
         let bound = match self.phase {
@@ -322,7 +325,8 @@ impl Bbr {
             Phase::Cruise | Phase::ProbeRtt => self.with_headroom(),
             Phase::Down | Phase::Refill | Phase::Up => self.long_term,
         };
-        self.window = self.window.min(bound).min(self.short_term.in_flight).max(self.least());
+        self.window.bytes =
+            self.window.bytes.min(bound).min(self.short_term.in_flight).max(self.least());
     }
 
     fn least(&self) -> u32 {

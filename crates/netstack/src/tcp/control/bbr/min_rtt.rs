@@ -104,7 +104,7 @@ impl Bbr {
             return;
         }
         self.min_rtt.recent_at = now;
-        self.window = self.window.max(self.prior_window);
+        self.window.bytes = self.window.bytes.max(self.window.prior);
         self.short_term = super::ShortTerm::NONE;
         if self.full.reached {
             self.begin_down(arrived, now);

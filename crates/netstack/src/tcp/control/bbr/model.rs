@@ -212,7 +212,7 @@ impl Bbr {
         if self.round.starts {
             self.aggregation.note_round(if self.full.reached { ROUNDS } else { 1 });
         }
-        self.aggregation.handle(event.bytes, self.rate(), self.window, event.now);
+        self.aggregation.handle(event.bytes, self.rate(), self.window.bytes, event.now);
     }
 
     /// Adapts to losses outside of bandwidth probes once a round trip. They show that the path has
@@ -224,7 +224,7 @@ impl Bbr {
         let rate =
             if self.short_term.rate.is_finite() { self.short_term.rate } else { self.rate.max() };
         let in_flight = if self.short_term.in_flight == UNBOUNDED {
-            self.window
+            self.window.bytes
         } else {
             self.short_term.in_flight
         };
@@ -256,6 +256,6 @@ impl Bbr {
 
     /// The intended bytes in flight, unless congestion allows less.
     pub(super) fn target(&self) -> u32 {
-        self.product(1.0).min(self.window)
+        self.product(1.0).min(self.window.bytes)
     }
 }

@@ -211,7 +211,7 @@ impl Bbr {
         self.round.begin(arrived);
         self.full.restart(sample.rate);
         self.phase = Phase::Up;
-        self.probe.raise_slope(self.window, self.mss);
+        self.probe.raise_slope(self.window.bytes, self.mss);
     }
 
     fn is_time_to_search(&self, now: Time) -> bool {
@@ -223,7 +223,7 @@ impl Bbr {
     fn go_on_or_down(&mut self, event: &AckEvent, sample: &Sample, arrived: Seq) {
         let risky = self.probe.was_too_high && event.in_flight >= self.long_term;
         self.probe.stopped_risky_probe |= risky;
-        if !risky && self.limited && self.window >= self.long_term {
+        if !risky && self.window.is_limiting && self.window.bytes >= self.long_term {
             // The limit, and not the path, bounds the rate.
             self.full.restart(sample.rate);
         } else if risky || self.full.now {
@@ -262,7 +262,7 @@ impl Bbr {
 
     /// "ProbeInflightLongtermUpward".
     fn raise_long_term(&mut self, event: &AckEvent) {
-        if !self.limited || self.window < self.long_term {
+        if !self.window.is_limiting || self.window.bytes < self.long_term {
             return;
         }
         let probe = &mut self.probe;
@@ -272,7 +272,7 @@ impl Bbr {
         self.long_term =
             self.long_term.saturating_add(times.saturating_mul(self.mss)).min(UNBOUNDED - 1);
         if self.round.starts {
-            probe.raise_slope(self.window, self.mss);
+            probe.raise_slope(self.window.bytes, self.mss);
         }
     }
 }
