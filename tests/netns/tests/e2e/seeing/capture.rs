@@ -283,5 +283,5 @@ fn packets_of_a_proxy_with_its_own_stack_are_captured() {
     left.run(format!("{} down wg0", program.display()));
     assert!(proxy.wait().expect("it was started").success());
     assert!(!left_over.child.wait().expect("it was started").success());
-    assert!(left_over.output().contains("it has exited"), "{}", left_over.output());
+    assert!(left_over.output().contains("the daemon has exited"), "{}", left_over.output());
 }
