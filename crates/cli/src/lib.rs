@@ -429,7 +429,7 @@ impl ConfFile {
         self.read_named(InterfaceName::from_path)
     }
 
-    /// Like [`Self::read`], but for a proxy. Its file may have any name.
+    /// Reads the file of a proxy like [`Self::read`]. The file may have any name.
     fn read_any(&self) -> anyhow::Result<(String, PathBuf, Conf)> {
         self.read_named(|path| Ok(InterfaceName::of_any_file(path)))
     }

@@ -82,7 +82,7 @@ impl TerminalDetachment {
         Self::prepare_by(|syslog| Ok(syslog.into()))
     }
 
-    /// Like [`Self::prepare`], but for a process that will be confined: starts a process that forwards to
+    /// Prepares a process that will be confined like [`Self::prepare`]. Starts a process that forwards to
     /// syslog.
     pub fn prepare_confined() -> Self {
         Self::prepare_by(|syslog| process::forward_to(&syslog))

@@ -259,7 +259,7 @@ impl Table {
             if moved <= noted {
                 return (now.saturating_sub(noted) >= at_least).then_some(entry);
             }
-            // Moves are noted only here, so that a move takes no lock.
+            // Moves are noted only here, so that a move does not need the lock.
             holder.entries.remove(&entry.key());
             entry.note(moved);
             holder.entries.insert(entry.key(), entry);
