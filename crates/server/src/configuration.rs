@@ -25,10 +25,10 @@ use sys::atomic_file;
 
 use self::source::Source;
 use crate::{
-    acme::Challenge,
-    files, own_address,
-    own_certificate::OwnCertificate,
+    net::own_address,
+    process::files,
     store::{DatabaseLocation, has_password},
+    tls::{acme::Challenge, own_certificate::OwnCertificate},
 };
 
 pub use self::{
@@ -36,12 +36,10 @@ pub use self::{
     networks::{NetworkName, NetworkTable, OwnDerp},
 };
 pub use crate::{
-    acme::AcmeTable,
-    address::ServerUrl,
-    log::{LogFormat, LogLevel},
+    net::{address::ServerUrl, remote_url::RemoteUrl, trusted_proxies::TrustedProxies},
     oidc::OidcTable,
-    remote_url::RemoteUrl,
-    trusted_proxies::TrustedProxies,
+    process::log::{LogFormat, LogLevel},
+    tls::acme::AcmeTable,
 };
 
 /// Default path of the configuration file.

@@ -49,14 +49,16 @@ use self::{
     table::{Client, Route, Table, gone},
 };
 use crate::{
-    api::Arrival,
-    body::{Answer, text},
+    admin::api::Arrival,
+    clients::ts2021::{connection_of, switching},
     clock::now,
-    connections::{Connection, Stage},
-    counters,
+    http::{
+        body::{Answer, text},
+        web_socket::{self, WebSocket},
+    },
+    net::connections::{Connection, Stage},
+    network::counters,
     serve::Tenant,
-    ts2021::{connection_of, switching},
-    web_socket::{self, WebSocket},
 };
 
 /// Maximum time for a client to log in (tailscale `derp/derpserver`).

@@ -10,7 +10,9 @@
 //! two flushes of the disk. A change is published only when it is on disk.
 
 mod command;
+pub mod counters;
 mod followers;
+pub mod health;
 mod leases;
 mod writer;
 
@@ -32,7 +34,7 @@ use tokio::{
 use self::{command::Command, writer::Writer};
 use crate::{
     clock::now,
-    counters::Counters,
+    network::counters::Counters,
     store::{Database, Prober, Store},
 };
 

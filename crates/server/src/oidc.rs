@@ -55,9 +55,9 @@ use self::{
     sealed::{Begun, Sealer},
 };
 use crate::{
-    address::ServerUrl,
-    body::{self, Answer},
     clock::now,
+    http::body::{self, Answer},
+    net::address::ServerUrl,
     serve::Tenant,
 };
 

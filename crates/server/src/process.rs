@@ -11,6 +11,10 @@
 //! already. A thread reads the signals. tokio's `signal` feature is not used: cargo would enable it
 //! for `linerate` as well, whose sandbox does not allow its system calls.
 
+pub mod files;
+pub mod log;
+pub mod sandbox;
+
 use std::{
     fs,
     sync::{Arc, OnceLock},
@@ -29,9 +33,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use self::sandbox::Sandbox;
 use crate::{
-    certificates::Certificates, configuration::Configuration, files, sandbox::Sandbox,
-    serve::serve_in, tenants::Tenants,
+    configuration::Configuration, serve::serve_in, tenants::Tenants,
+    tls::certificates::Certificates,
 };
 
 /// Maximum wait for the store's last writes.

@@ -5,12 +5,11 @@ use std::{path::PathBuf, process::ExitCode};
 use crate::{
     commands::{
         self, ApiKeys, Audit, Auth, Common, Networks, Nodes, PreAuthKeys, TailnetLock, Users,
+        import::{self, Import},
+        policy_file::PolicyFile,
     },
     configuration::{Configuration, Flags, LogFormat},
-    import::{self, Import},
-    log,
-    policy::PolicyFile,
-    process::{self, runtime},
+    process::{self, log, runtime},
 };
 use anyhow::ensure;
 use clap::{CommandFactory, Parser, Subcommand};

@@ -22,27 +22,22 @@ use tokio::{
 pub use self::onboarding::certificate_hint;
 use self::start::TenantStart;
 use crate::{
-    address::ServerUrl,
-    api,
+    admin::{api, page, sessions::Sessions},
+    clients::{
+        data_paths::DataPaths,
+        machine::waiting_requests::WaitingRequests,
+        map_stream::{MapPermits, PackedFrames},
+        pings::Pings,
+    },
     configuration::Configuration,
-    data_paths::DataPaths,
     derp::Relay,
-    files,
-    health::Health,
-    listen,
-    machine::waiting_requests::WaitingRequests,
-    map_stream::{MapPermits, PackedFrames},
-    metrics,
-    network::NetworkState,
+    http::{listen, metrics},
+    net::{address::ServerUrl, stun},
+    network::{NetworkState, health::Health},
     oidc::Oidc,
-    own_certificate::OwnCertificate,
-    page,
-    pings::Pings,
-    process::ProcessContext,
-    sessions::Sessions,
-    stun,
+    process::{ProcessContext, files},
     tenants::Tenants,
-    tls::{Acceptors, Tls},
+    tls::{Acceptors, Tls, own_certificate::OwnCertificate},
 };
 
 /// How long the listeners wait for networks that are slow to start, if there are several.

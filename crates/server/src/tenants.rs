@@ -14,12 +14,10 @@ use hyper::{Request, Response, StatusCode, header::HOST};
 use rustls_acme::ResolvesServerCertAcme;
 
 use crate::{
-    address,
-    body::{Answer, text},
     configuration::{Configuration, NetworkName},
-    connections::Connections,
+    http::body::{Answer, text},
+    net::{address, connections::Connections, trusted_proxies::TrustedProxies},
     serve::Tenant,
-    trusted_proxies::TrustedProxies,
 };
 
 /// All tenants, with their shared parts.

@@ -1,12 +1,18 @@
 //! TLS certificates of a server, from files or an ACME authority, and of its relay.
 
+pub mod acme;
+pub mod certificates;
+pub mod own_certificate;
+
 use std::{path::Path, sync::Arc};
 
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    acme::Acme, address::ServerUrl, certificates::Certificates, configuration::Configuration,
-    listen, own_certificate::OwnCertificate,
+    configuration::Configuration,
+    http::listen,
+    net::address::ServerUrl,
+    tls::{acme::Acme, certificates::Certificates, own_certificate::OwnCertificate},
 };
 
 /// TLS acceptors, and the tasks that renew certificates.

@@ -24,7 +24,7 @@ use super::{
     client::{Client, query},
     print, table,
 };
-use crate::import;
+use crate::commands::import;
 
 /// Arguments of `audit`.
 #[derive(Args, Clone, Debug)]

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 
 use super::{Common, Output, print, yaml::yaml};
-use crate::api::ROOT;
+use crate::admin::api::ROOT;
 
 /// The server's socket, and the output format.
 pub struct Client {

@@ -6,7 +6,7 @@ use anyhow::bail;
 use coordinator::is_label;
 
 use super::{Configuration, ServerUrl};
-use crate::{acme::Domain, address};
+use crate::{net::address, tls::acme::Domain};
 
 /// Maximum length of the domain, in bytes. A node's label and a dot are prepended (RFC 1035, section
 /// 2.3.4).

@@ -14,7 +14,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 
 use super::{AddressAllocation, Configuration, Derp, DnsTable, OidcTable, RemoteUrl, ServerUrl};
-use crate::{address, files, store::DatabaseLocation};
+use crate::{net::address, process::files, store::DatabaseLocation};
 
 /// Name of a network, which commands and metrics use. It is also the name of its folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

@@ -15,7 +15,7 @@ use serde_json::json;
 use tailnet::keys::NodePublic;
 use tokio::time::{Instant, timeout};
 
-use crate::{connections, fair_semaphore::FairSemaphore, fetch::Fetch, remote_url::RemoteUrl};
+use crate::net::{connections, fair_semaphore::FairSemaphore, fetch::Fetch, remote_url::RemoteUrl};
 
 /// How long an admission is valid, and how long while the other server does not answer.
 const GOOD: Duration = Duration::from_secs(10 * 60);

@@ -28,7 +28,10 @@ use tailnet::messages::{DerpNode, DerpRegion};
 use tokio::{task::JoinSet, time::sleep};
 
 use super::yaml;
-use crate::{fetch::Fetch, network::NetworkState, remote_url::RemoteUrl};
+use crate::{
+    net::{fetch::Fetch, remote_url::RemoteUrl},
+    network::NetworkState,
+};
 
 /// Interval between requests to a URL, and after a failure.
 const REFRESH: Duration = Duration::from_secs(3600);

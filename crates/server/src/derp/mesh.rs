@@ -40,7 +40,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{Relay, next, table::Client, write_out};
-use crate::{fetch::connector, remote_url::RemoteUrl};
+use crate::net::{fetch::connector, remote_url::RemoteUrl};
 
 /// Maximum time for a link to log in.
 const LOGIN: Duration = Duration::from_secs(10);
@@ -303,7 +303,7 @@ mod tests {
 
     fn relay(number: u8) -> Arc<Relay> {
         let (key, mesh) = (RelayKey::new(Box::new([number; 32].into())), KEY.parse().unwrap());
-        let (mesh, counters) = (Some(Mesh::new(mesh)), crate::counters::for_tests());
+        let (mesh, counters) = (Some(Mesh::new(mesh)), crate::network::counters::for_tests());
         Arc::new(Relay::new(key, mesh, None, counters, tokio::runtime::Handle::current()))
     }
 

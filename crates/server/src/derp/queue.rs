@@ -22,7 +22,7 @@ use tailnet::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-use crate::counters;
+use crate::network::counters;
 
 /// Number of datagrams of each kind (tailscale `derp/derpserver`, `perClientSendQueueDepth`).
 const DEPTH: usize = 32;

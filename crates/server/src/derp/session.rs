@@ -285,7 +285,7 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::counters;
+    use crate::network::counters;
 
     fn relay() -> Relay {
         let key = RelayKey::new(Box::new([9; 32].into()));

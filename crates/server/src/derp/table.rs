@@ -32,7 +32,7 @@ use tailnet::{
 use tokio::sync::Notify;
 
 use super::queue::Queue;
-use crate::counters;
+use crate::network::counters;
 
 /// Maximum number of clients of other relays, more than one network has.
 const MOST_REMOTE: usize = 1 << 17;

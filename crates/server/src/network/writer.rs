@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     clock::now,
-    counters::Counters,
+    network::counters::Counters,
     store::{Committed, Database, FailureKind, Tail, failure_kind},
 };
 

@@ -9,7 +9,7 @@ use hyper::{
     },
 };
 
-use crate::body::Answer;
+use crate::http::body::Answer;
 
 /// Forbids external content, framing, and sending the page's URL.
 const HEADERS: [(HeaderName, &str); 5] = [

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     clock::now,
-    fetch::{Fetch, FetchError},
+    net::fetch::{Fetch, FetchError},
 };
 
 /// Time after which the metadata is requested again for a login.

@@ -4,7 +4,7 @@ use coordinator::{Profile, Refusal, SshLogin, State, Time};
 use hyper::StatusCode;
 
 use super::{login_error::LoginError, pages::Page};
-use crate::{api::describe_login, clock::now, serve::Tenant};
+use crate::{admin::api::describe_login, clock::now, serve::Tenant};
 
 /// The confirmation page of an SSH login.
 pub fn confirmation_page(

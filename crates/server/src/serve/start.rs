@@ -19,21 +19,22 @@ use tokio::{
 
 use super::{Tenant, onboarding};
 use crate::{
-    address::ServerUrl,
+    clients::{
+        data_paths::{self, DataPaths},
+        machine::{self, waiting_requests::WaitingRequests},
+        map_stream::{MapPermits, PackedFrames},
+        pings::Pings,
+        router_health,
+    },
     configuration::Configuration,
-    data_paths::{self, DataPaths},
     derp::{Admission, Relay, maps::Maps, mesh::Mesh},
-    files,
-    health::Health,
-    machine::{self, waiting_requests::WaitingRequests},
-    map_stream::{MapPermits, PackedFrames},
-    network::NetworkState,
+    net::address::ServerUrl,
+    network::{NetworkState, health::Health},
     oidc::Oidc,
-    own_certificate::OwnCertificate,
-    pings::Pings,
-    router_health,
+    process::files,
     store::Store,
     tenants::TenantSlot,
+    tls::own_certificate::OwnCertificate,
 };
 
 /// Maximum number of event streams of the page.

@@ -2,7 +2,7 @@
 
 use hyper::{Method, StatusCode};
 use serde_json::json;
-use server::api;
+use server::admin::api;
 
 use super::world::World;
 

@@ -3,7 +3,7 @@
 use hyper::{Method, StatusCode, header::CONTENT_TYPE};
 use serde_json::{Value, json};
 use server::{
-    api,
+    admin::api,
     store::{DatabaseLocation, Store},
 };
 use tailnet::keys::NodePublic;

@@ -16,7 +16,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
-use server::{api, configuration::Configuration};
+use server::{admin::api, configuration::Configuration};
 use tailnet::{
     control::{noise::Initiation, stream::NoiseStream},
     keys::{MachineKey, MachinePublic, NodePublic},

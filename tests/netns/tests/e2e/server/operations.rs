@@ -109,7 +109,7 @@ fn logs_are_json_if_configured() {
         lines.map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
     let targets: BTreeSet<&str> =
         events.iter().filter_map(|event| event["target"].as_str()).collect();
-    assert_eq!(targets, BTreeSet::from(["server::serve::begin"]), "{text}");
+    assert_eq!(targets, BTreeSet::from(["server::serve::start"]), "{text}");
     assert!(events.iter().any(|event| event["message"] == "serving https://10.1.0.1"), "{text}");
 }
 

@@ -1,0 +1,115 @@
+//! Login and logout.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::{
+    Extension, Form,
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode, header::SET_COOKIE},
+    response::{IntoResponse, Redirect, Response},
+};
+use serde::Deserialize;
+
+use super::{PageSession, assets, render};
+use crate::{
+    admin::{
+        api::{Arrival, is_same_origin},
+        sessions::{COOKIE_NAME, LIFETIME},
+    },
+    clock::now,
+    serve::Tenant,
+};
+
+#[derive(Template)]
+#[template(path = "login.html")]
+struct Login {
+    network: String,
+    assets: &'static str,
+    wrong: Option<&'static str>,
+}
+
+#[derive(Deserialize)]
+pub struct LoginForm {
+    key: String,
+}
+
+#[derive(Deserialize)]
+pub struct LogoutForm {
+    token: String,
+}
+
+pub async fn show(State(tenant): State<Arc<Tenant>>) -> Response {
+    page(&tenant, None)
+}
+
+/// Opens a session with an API key or the token of a link.
+pub async fn log_in(
+    State(tenant): State<Arc<Tenant>>,
+    Extension(arrival): Extension<Arrival>,
+    headers: HeaderMap,
+    Form(LoginForm { key }): Form<LoginForm>,
+) -> Response {
+    if !is_same_origin(&tenant, &headers) {
+        return (StatusCode::FORBIDDEN, page(&tenant, None)).into_response();
+    }
+    let key = key.trim();
+    let prefix = tenant
+        .network
+        .read(|state| state.find_valid_api_key(key, now()).map(|key| key.prefix.clone()));
+    let (actor, prefix) = match prefix {
+        Some(prefix) => (format!("page, API key {prefix}"), Some(prefix)),
+        None if tenant.sessions.use_link(key, now()) => ("page, by a link".to_owned(), None),
+        None => return wrong(&tenant, arrival),
+    };
+    let opened = tenant.sessions.open(actor.clone(), prefix, now());
+    let recorded = tenant.network.run(move |state, now| {
+        state.record_audit(&actor, "open the page", None, now);
+    });
+    match (opened, recorded.await) {
+        (Ok(cookie), Ok(())) => {
+            let age = LIFETIME.as_secs();
+            set(&format!("{cookie}; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={age}"))
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!("opening the page: {error:#}");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+pub async fn log_out(
+    session: PageSession,
+    Form(LogoutForm { token }): Form<LogoutForm>,
+) -> Response {
+    if session.session.is_token(token.as_bytes()) {
+        session.tenant.sessions.close(&token);
+    }
+    set("; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0")
+}
+
+fn wrong(tenant: &Tenant, arrival: Arrival) -> Response {
+    tenant.network.counters().refused.api.add(1);
+    let is_flood = match arrival {
+        Arrival::Remote(from) => tenant.sessions.count_wrong_key(from.ip(), now()),
+        Arrival::Socket { .. } => false,
+    };
+    let (status, words) = match is_flood {
+        true => (StatusCode::TOO_MANY_REQUESTS, "Too many wrong keys: wait a minute."),
+        false => (StatusCode::UNAUTHORIZED, "This key is invalid or has expired."),
+    };
+    (status, page(tenant, Some(words))).into_response()
+}
+
+fn page(tenant: &Tenant, wrong: Option<&'static str>) -> Response {
+    let network = tenant.network.read(|state| state.settings().base_domain.clone());
+    render(&Login { network, assets: assets::version(), wrong })
+}
+
+fn set(cookie: &str) -> Response {
+    let mut response = Redirect::to("/admin/").into_response();
+    if let Ok(cookie) = HeaderValue::from_str(&format!("{COOKIE_NAME}={cookie}")) {
+        response.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    response
+}
