@@ -3,7 +3,7 @@
 # make bench    throughput and cost compared with Tailscale's wireguard-go, test by test, as ratios
 #               (make bench-quick within two minutes; make ladder: technique by technique; make
 #               ceiling: compared with the same program without crypto)
-# make readme-table     the README's figures of a commit: some 25 minutes (ROUNDS=5)
+# make readme-table     the figures of README.md and docs/figures.md, of a commit: some 25 minutes (ROUNDS=5)
 # make flame    flame graphs of both daemons in one test: TEST=tcp
 # make test     the tests that every change must pass, with the end-to-end tests in network namespaces
 # make check    formatting, clippy and the tests that a change affects, in minutes (SINCE=main)
@@ -102,12 +102,12 @@ bench bench-quick: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(call REPORT,$@) $(ARGS)
 
-# README.md is only written if the whole tree is committed.
+# README.md and docs/figures.md are only written if everything else is committed.
 readme-table: SECONDS_EACH = 2
 readme-table: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench table --rounds $(ROUNDS) --seconds $(SECONDS_EACH) \
-	  --write README.md $(call REPORT,$@) $(ARGS)
+	  --write . $(call REPORT,$@) $(ARGS)
 
 ladder: deps build
 	cargo build --release -p linerate-bench --bin bench

@@ -16,9 +16,9 @@
 //!   claim       the interval of a second run's median; `claim_check` compares two runs
 //!   ladder      one linerate with one technique more on each rung
 //!   flame       flame graphs of the daemons during a test
-//!   published   the rows of the README's figures
+//!   published   the rows of the figures in README.md and docs/figures.md
 //!   tree        the commit that is measured
-//!   report      tables, JSON, a page of HTML, the README's figures
+//!   report      tables, JSON, a page of HTML, the published figures
 //! ```
 
 #![forbid(unsafe_code)]

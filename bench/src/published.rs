@@ -1,4 +1,4 @@
-//! The rows of the README's figures: their tests and contenders.
+//! The rows of the published figures, their tests and contenders, and the files that have them.
 //!
 //! linerate and Tailscale's wireguard-go run every test of the first table, linerate and tailscaled
 //! every test of the second. The other contenders run a few tests in the same run, to limit its
@@ -22,8 +22,34 @@ const fn row(title: &'static str, measures: &'static [&'static Measure]) -> Row 
     Row { title, measures }
 }
 
+/// The file with [`ROWS_OF_README`], below the root of the tree.
+pub const README: &str = "README.md";
+
+/// The file with all other rows.
+pub const PAGE: &str = "docs/figures.md";
+
 /// Placeholder in a title for the congestion control of TCP over links with loss.
 pub const CONGESTION: &str = "{congestion}";
+
+/// Rows of the README: linerate and Tailscale's wireguard-go.
+pub static ROWS_OF_README: [Row; 7] = {
+    use measure::*;
+    [
+        row("TCP, 1 stream, forth / back, Gbit/s", &[&TCP_FORTH, &TCP_BACK]),
+        row("TCP over 66 ms with 0.01 % lost, {congestion}, Gbit/s", &[&TCP_66_LOSS]),
+        row("QUIC, down / up, Gbit/s", &[&QUIC_TLS_DOWN, &QUIC_TLS_UP]),
+        row("UDP of 64 / 1380 bytes, kpps", &[&UDP_64, &UDP_1380]),
+        row("ping during full TCP, p50 / p99, ms", &[&BUSY_P50, &BUSY_P99]),
+        row("CPU of both daemons, s per GB of TCP", &[&CPU]),
+        row("private memory of both daemons, peak, MB", &[&MEMORY_TCP]),
+    ]
+};
+
+/// Row of the README: linerate and tailscaled.
+pub static TAILNET_ROW_OF_README: [Row; 1] = [row(
+    "two nodes of a tailnet: TCP, 1 stream, forth / back, Gbit/s",
+    &[&measure::TAILNET_TCP_FORTH, &measure::TAILNET_TCP_BACK],
+)];
 
 /// Rows of linerate and Tailscale's wireguard-go.
 pub static ROWS: [Row; 18] = {
@@ -219,7 +245,10 @@ mod tests {
 
     use netns::{Implementation, Program};
 
-    use super::{MEASURES, MEASURES_OF_ALL, ROWS, ROWS_OF_ALL, ROWS_OF_TAILNET, plan, tests};
+    use super::{
+        MEASURES, MEASURES_OF_ALL, ROWS, ROWS_OF_ALL, ROWS_OF_README, ROWS_OF_TAILNET, Row,
+        TAILNET_ROW_OF_README, plan, tests,
+    };
     use crate::contender::{Carrier, Contender};
     use crate::measure::Measure;
     use crate::suite::{Plan, Test};
@@ -235,6 +264,20 @@ mod tests {
         }
         for measure in ROWS_OF_ALL.iter().flat_map(|row| row.measures) {
             assert!(has(&MEASURES, measure) && has(&MEASURES_OF_ALL, measure), "{}", measure.key);
+        }
+    }
+
+    #[test]
+    fn readme_has_eight_rows_whose_measures_the_page_has_too() {
+        let on_page = |rows: &'static [Row], measure: &Measure| {
+            rows.iter().any(|row| has(row.measures, measure))
+        };
+        assert_eq!(ROWS_OF_README.len() + TAILNET_ROW_OF_README.len(), 8);
+        for measure in ROWS_OF_README.iter().flat_map(|row| row.measures) {
+            assert!(on_page(&ROWS, measure), "{}", measure.key);
+        }
+        for measure in TAILNET_ROW_OF_README.iter().flat_map(|row| row.measures) {
+            assert!(on_page(&ROWS_OF_TAILNET, measure), "{}", measure.key);
         }
     }
 

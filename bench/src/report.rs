@@ -20,14 +20,14 @@ use crate::report::verdict::verdict;
 use netns::{Style, Table};
 
 /// Explains the memory figures.
-pub const MEMORY: &str = "Memory is private memory (anonymous and shared pages, including what is \
+pub const MEMORY: &str = "Memory is private memory (anonymous and shared pages, including those \
      swapped out), summed over each daemon and its helper processes, at its peak unless stated \
      otherwise. Clean pages of mapped files, which the kernel can drop at any time, are left out for \
      every contender.";
 
 /// Explains failed turns.
 pub const FAILED: &str = "A failed turn counts as the worst figure of its contender; a round in which \
-     only the peer failed has no ratio.";
+     only the peer failed gives no ratio.";
 
 /// Share of all cores in percent that the programs of an idle machine may use.
 const QUIET: f64 = 10.0;

@@ -7,6 +7,8 @@ use std::process::Command;
 
 use netns::Implementation;
 
+use crate::published::{PAGE, README};
+
 /// The state of the source tree that this program was built from, and of linerate's binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
@@ -43,11 +45,11 @@ fn git(words: &[&str]) -> Result<String, String> {
     }
 }
 
-/// From the output of `git status --porcelain`. README.md is excluded because the figures are
-/// written there.
+/// From the output of `git status --porcelain`. The files in which the figures are written are
+/// excluded.
 fn uncommitted(status: &str) -> Option<String> {
     let paths = status.lines().filter_map(|line| line.get(3..));
-    let paths: Vec<&str> = paths.filter(|path| *path != "README.md").collect();
+    let paths: Vec<&str> = paths.filter(|path| ![README, PAGE].contains(path)).collect();
     let (first, more) = (paths.first()?, paths.len() - 1);
     Some(match more {
         0 => format!("{first} is not committed"),
@@ -83,9 +85,10 @@ mod tests {
     use super::{sources, uncommitted};
 
     #[test]
-    fn an_uncommitted_change_is_reported_except_in_the_readme() {
+    fn an_uncommitted_change_is_reported_except_in_files_of_figures() {
         assert_eq!(uncommitted(""), None);
         assert_eq!(uncommitted(" M README.md"), None);
+        assert_eq!(uncommitted(" M README.md\n M docs/figures.md"), None);
         let one = uncommitted(" M README.md\n M crates/wg/src/lib.rs");
         assert_eq!(one.as_deref(), Some("crates/wg/src/lib.rs is not committed"));
         let two = uncommitted("?? new.rs\n M crates/wg/src/lib.rs");

@@ -1,4 +1,5 @@
-//! The README's figures: three tables in Markdown with introduction and notes.
+//! The published figures in Markdown: eight rows for the README, and for docs/figures.md three tables
+//! with introduction and notes.
 
 use std::time::Duration;
 
@@ -11,11 +12,14 @@ use crate::comparison::{Comparison, Rival, Spread};
 use crate::contender::{Carrier, Contender, TAILSCALED};
 use crate::machine::Machine;
 use crate::measure::{Bar, Measure, TAILNET_JOIN};
-use crate::published::{CONGESTION, ROWS, ROWS_OF_ALL, ROWS_OF_TAILNET, Row};
+use crate::published::{
+    CONGESTION, PAGE, ROWS, ROWS_OF_ALL, ROWS_OF_README, ROWS_OF_TAILNET, Row,
+    TAILNET_ROW_OF_README,
+};
 use crate::tree::Tree;
 use netns::Table;
 
-/// Marks around the figures in the README.
+/// Marks around the figures in a file.
 const BEGIN: &str = "<!-- figures -->";
 const END: &str = "<!-- /figures -->";
 
@@ -36,18 +40,76 @@ pub struct RunInfo {
     pub took: Duration,
 }
 
-/// The text between the marks.
+/// The text between the marks of the README.
+pub fn summary(comparison: &Comparison, making: &RunInfo) -> String {
+    let RunInfo { day, tree, .. } = making;
+    let mut text = draft_warning(tree);
+    text += &format!(
+        "Medians of {} on {} that both ends of the tunnel and the traffic programs share, of commit {} \
+         on {day}. The column Tailscale has its wireguard-go, and in the last row tailscaled. Only \
+         ratios are comparable, and they vary by a tenth from run to run: run `make readme-table` on \
+         your machine.",
+        rounds(comparison),
+        Machine::here(),
+        tree.commit,
+    );
+    if let Some((met, all)) = bars_met(comparison) {
+        text += &format!(
+            " linerate meets {met} of its {all} targets for such ratios. \
+             [All figures]({PAGE}) names the others."
+        );
+    }
+    let mut table = Table::new(["", "linerate", "Tailscale", "ratio, pair by pair"]);
+    let (first, tailnet) = tables_of_rivals(comparison);
+    let rows = first.map(|(rival, _)| (rival, &ROWS_OF_README[..])).into_iter();
+    let rows = rows.chain(tailnet.map(|(rival, _)| (rival, &TAILNET_ROW_OF_README[..])));
+    for (rival, rows) in rows {
+        for row in measured(comparison, rows) {
+            let of = |cell: &dyn Fn(&'static Measure) -> String| join_cells(row.measures, cell);
+            table.row([
+                title(comparison, row),
+                of(&|one| figure(one, &comparison.of(0, one))),
+                of(&|one| figure(one, &comparison.of(comparison.best(&rival, one), one))),
+                of(&|one| ratio(comparison, comparison.best(&rival, one), one)),
+            ]);
+        }
+    }
+    format!("{text}\n\n{}", table.markdown())
+}
+
+/// The rivals of the first two tables, with their rows.
+type RivalRows = Option<(Rival, &'static [Row])>;
+
+fn tables_of_rivals(comparison: &Comparison) -> (RivalRows, RivalRows) {
+    let rival = |name: &str| comparison.rivals().into_iter().find(|one| one.name == name);
+    let first = rival(Implementation::Tailscale.name()).map(|rival| (rival, &ROWS[..]));
+    let tailnet = rival(TAILSCALED).filter(|_| comparison.has(&TAILNET_JOIN));
+    (first, tailnet.map(|rival| (rival, &ROWS_OF_TAILNET[..])))
+}
+
+/// Number of bars that are met, and of all bars, in the tables of [`figures`].
+fn bars_met(comparison: &Comparison) -> Option<(usize, usize)> {
+    let (first, tailnet) = tables_of_rivals(comparison);
+    let mut verdicts = Vec::new();
+    for (rival, rows) in first.into_iter().chain(tailnet) {
+        for measure in measured(comparison, rows).flat_map(|row| row.measures) {
+            let bar = bar(comparison, rival.members[0], measure);
+            verdicts.extend(bar.map(|bar| verdict(comparison, &rival, measure, bar)));
+        }
+    }
+    let met = verdicts.iter().filter(|one| **one == Verdict::Met).count();
+    (!verdicts.is_empty()).then_some((met, verdicts.len()))
+}
+
+/// The text between the marks of docs/figures.md.
 pub fn figures(comparison: &Comparison, making: &RunInfo) -> String {
     let mut text = introduction(comparison, making);
-    let rivals = comparison.rivals();
-    let rival = |name: &str| rivals.iter().find(|one| one.name == name);
-    if let Some(rival) = rival(Implementation::Tailscale.name()) {
-        text += &format!("\n{}", comparison_table(comparison, rival, &ROWS).markdown());
+    let (first, tailnet) = tables_of_rivals(comparison);
+    if let Some((rival, rows)) = first {
+        text += &format!("\n{}", comparison_table(comparison, &rival, rows).markdown());
     }
-    if let Some(rival) = rival(TAILSCALED)
-        && comparison.has(&TAILNET_JOIN)
-    {
-        let table = comparison_table(comparison, rival, &ROWS_OF_TAILNET).markdown();
+    if let Some((rival, rows)) = tailnet {
+        let table = comparison_table(comparison, &rival, rows).markdown();
         text += &format!("\nTwo nodes of a tailnet that headscale runs:\n\n{table}");
     }
     if comparison.contenders.len() > 1 {
@@ -60,10 +122,10 @@ pub fn figures(comparison: &Comparison, making: &RunInfo) -> String {
     text + &notes(comparison)
 }
 
-/// Replaces the figures in the README's text.
-pub fn replace(readme: &str, figures: &str) -> Result<String, String> {
+/// Replaces the figures in the text of a file.
+pub fn replace(file: &str, figures: &str) -> Result<String, String> {
     let wrong = || format!("the file must have {BEGIN} and then {END}, once each");
-    let [before, rest] = parts(readme, BEGIN).ok_or_else(wrong)?;
+    let [before, rest] = parts(file, BEGIN).ok_or_else(wrong)?;
     let [_, after] = parts(rest, END).ok_or_else(wrong)?;
     if before.contains(END) {
         return Err(wrong());
@@ -80,33 +142,47 @@ fn parts<'a>(text: &'a str, mark: &str) -> Option<[&'a str; 2]> {
 fn introduction(comparison: &Comparison, making: &RunInfo) -> String {
     let RunInfo { command, day, tree, seconds, took } = making;
     let minutes = took.as_secs_f64() / 60.0;
-    let rounds = match comparison.rounds.len() {
-        1 => "one round".to_owned(),
-        rounds => format!("{rounds} rounds"),
-    };
-    let mut text = String::new();
-    if !tree.faults.is_empty() {
-        text += &format!(
-            "**Not to be published: not the release build of a commit ({}).**\n\n",
-            tree.faults.join("; ")
-        );
-    }
-    text + &format!(
-        "`{command}` of commit {} on {day}, in {minutes:.0} minutes, on {} that both ends of the \
+    let rounds = rounds(comparison);
+    draft_warning(tree)
+        + &format!(
+            "`{command}` of commit {} on {day}, in {minutes:.0} minutes, on {} that both ends of the \
          tunnel and the traffic programs share: medians of {rounds}, {seconds} s a measurement. Each \
          round has a turn of every contender, every other round in reverse order. MTU 1420. TCP is \
-         CUBIC where no other name is given. Only ratios are comparable, and they vary by a tenth from \
+         CUBIC unless another name is given. Only ratios are comparable, and they vary by a tenth from \
          run to run: run it on your machine.\n",
-        tree.commit,
-        Machine::here(),
-    )
+            tree.commit,
+            Machine::here(),
+        )
+}
+
+fn rounds(comparison: &Comparison) -> String {
+    match comparison.rounds.len() {
+        1 => "one round".to_owned(),
+        rounds => format!("{rounds} rounds"),
+    }
+}
+
+/// A paragraph with the reasons why the figures are not those of a commit, if there are any.
+fn draft_warning(tree: &Tree) -> String {
+    match &tree.faults[..] {
+        [] => String::new(),
+        faults => format!(
+            "**Not to be published: not the release build of a commit ({}).**\n\n",
+            faults.join("; ")
+        ),
+    }
+}
+
+/// The rows of which at least one measure has a figure.
+fn measured<'a>(comparison: &Comparison, rows: &'a [Row]) -> impl Iterator<Item = &'a Row> {
+    rows.iter().filter(|row| row.measures.iter().any(|one| comparison.has(one)))
 }
 
 /// linerate compared with one peer, with ratios and bars.
 fn comparison_table(comparison: &Comparison, rival: &Rival, rows: &'static [Row]) -> Table {
     let own = comparison.contenders[0].name.as_str();
     let mut table = Table::new(["", own, &rival.name, "ratio, pair by pair", "bar"]);
-    for row in rows.iter().filter(|row| row.measures.iter().any(|one| comparison.has(one))) {
+    for row in measured(comparison, rows) {
         let of = |cell: &dyn Fn(&'static Measure) -> String| join_cells(row.measures, cell);
         table.row([
             title(comparison, row),
@@ -123,8 +199,7 @@ fn comparison_table(comparison: &Comparison, rival: &Rival, rows: &'static [Row]
 fn table_of_all(comparison: &Comparison) -> Table {
     let names = comparison.contenders.iter().map(|one| one.name.as_str());
     let mut table = Table::new([""].into_iter().chain(names).chain(["ratio to the best other"]));
-    let is_made = |row: &&Row| row.measures.iter().any(|one| comparison.has(one));
-    for row in ROWS_OF_ALL.iter().filter(is_made) {
+    for row in measured(comparison, &ROWS_OF_ALL) {
         for measure in row.measures {
             let figures = (0..comparison.contenders.len())
                 .map(|one| figure(measure, &comparison.of(one, measure)));
@@ -239,10 +314,13 @@ mod tests {
 
     use netns::Implementation;
 
-    use super::{BEGIN, END, RunInfo, figures, replace};
+    use super::{BEGIN, END, RunInfo, figures, replace, summary};
     use crate::comparison::Comparison;
-    use crate::contender::{Carrier, Contender, Missing, Setting};
-    use crate::measure::{BUSY_P50, BUSY_P99, Measure, TCP_66_LOSS, TCP_BACK, TCP_FORTH};
+    use crate::contender::{Carrier, Contender, Missing, Setting, TAILSCALED};
+    use crate::measure::{
+        BUSY_P50, BUSY_P99, Measure, TAILNET_JOIN, TAILNET_TCP_BACK, TAILNET_TCP_FORTH,
+        TCP_66_LOSS, TCP_BACK, TCP_FORTH,
+    };
     use crate::readings::Readings;
     use crate::tree::Tree;
 
@@ -300,6 +378,37 @@ mod tests {
              – / at most 0.35: **missed** |");
         has("| TCP over 66 ms with 0.01 % lost, BBR, Gbit/s | 1.000 | 1.000 (1x) | 1.00 | – |");
         assert!(!text.contains("VXLAN in the tunnel"), "it was not measured: {text}");
+    }
+
+    #[test]
+    fn summary_has_rows_without_settings_and_the_number_of_bars_that_are_met() {
+        let text = summary(&comparison(), &making(&[]));
+        let has = |line: &str| assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        has("|  | linerate | Tailscale | ratio, pair by pair |");
+        has("| TCP, 1 stream, forth / back, Gbit/s | 6.00 / 5.00 | 3.00 / 4.00 | 2.00 / 1.25 |");
+        has("| TCP over 66 ms with 0.01 % lost, BBR, Gbit/s | 1.000 | 1.000 | 1.00 |");
+        assert_eq!(text.lines().filter(|line| line.starts_with("| ")).count(), 3 + 1, "{text}");
+        assert!(text.contains("linerate meets 1 of its 3 targets"), "{text}");
+        assert!(text.starts_with("Medians of one round on ") && text.contains("0123456789ab"));
+        let draft = summary(&comparison(), &making(&["x.rs is not committed"]));
+        assert!(draft.starts_with("**Not to be published"), "{draft}");
+    }
+
+    #[test]
+    fn summary_ends_with_the_row_of_tailscaled() {
+        let mut comparison = comparison();
+        comparison.contenders[3] = Contender::new(TAILSCALED, Carrier::Kernel);
+        let figures = |join, forth, back| {
+            [(&TAILNET_JOIN, join), (&TAILNET_TCP_FORTH, forth), (&TAILNET_TCP_BACK, back)]
+        };
+        let round = &mut comparison.rounds[0];
+        figures(1.0, 6.0, 5.0).iter().for_each(|(one, figure)| round[0].push(one, *figure));
+        figures(2.0, 2.0, 4.0).iter().for_each(|(one, figure)| round[3].push(one, *figure));
+        let text = summary(&comparison, &making(&[]));
+        let last = "| two nodes of a tailnet: TCP, 1 stream, forth / back, Gbit/s | 6.00 / 5.00 | \
+                    2.00 / 4.00 | 3.00 / 1.25 |";
+        assert_eq!(text.lines().last(), Some(last), "{text}");
+        assert!(text.contains("linerate meets 2 of its 5 targets"), "{text}");
     }
 
     #[test]

@@ -179,17 +179,23 @@ fn a_partial_table_is_printed_as_markdown_and_not_written() {
     for words in ["of commit ", "medians of one round", "Versions: linerate", "It took "] {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
-    let readme = Path::new(env!("CARGO_TARGET_TMPDIR")).join("smoke-readme.md");
-    std::fs::write(&readme, "<!-- figures -->\nold\n<!-- /figures -->\n").expect("it is writable");
-    let arguments = ["--brief", "--only", "tcp", "--write", readme.to_str().expect("it is text")];
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("smoke-figures");
+    let files = ["README.md", "docs/figures.md"].map(|file| folder.join(file));
+    std::fs::create_dir_all(folder.join("docs")).expect("it is writable");
+    for file in &files {
+        std::fs::write(file, "<!-- figures -->\nold\n<!-- /figures -->\n").expect("it is writable");
+    }
+    let arguments = ["--brief", "--only", "tcp", "--write", folder.to_str().expect("it is text")];
     let refused = table(&arguments);
     let errors = String::from_utf8_lossy(&refused.stderr);
     assert!(
         !refused.status.success() && errors.contains("--write needs the whole table"),
         "{errors}"
     );
-    let kept = std::fs::read_to_string(&readme).expect("it is still there");
-    assert!(kept.contains("old"), "{kept}");
+    for file in &files {
+        let text = std::fs::read_to_string(file).expect("it is still there");
+        assert!(text.contains("old"), "{text}");
+    }
 }
 
 #[test]

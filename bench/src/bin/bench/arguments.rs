@@ -13,15 +13,15 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
              [--binary [NAME=]PATH]... [--link SHAPE] [--flame TEST]
              [--json FILE] [--html FILE] [--svg FOLDER]
        bench flame TEST [--seconds N] [--binary PATH] [--svg FOLDER]
-       bench table [--seconds N] [--rounds N] [--write README] [--only TEST,...] [--beside NAME,...]
+       bench table [--seconds N] [--rounds N] [--write FOLDER] [--only TEST,...] [--beside NAME,...]
              [--json FILE] [--html FILE]
        bench compare FIRST.json SECOND.json
 
   ladder         linerate alone, adding one technique after the other (--only tcp,quic)
   flame          only the two flame graphs of one test (--svg target/report)
-  table          the README's figures as Markdown: linerate, Tailscale's wireguard-go and all others
-                 in one run; --write writes the whole table between the marks of the README,
-                 if the binary is the release build of a commit
+  table          the published figures as Markdown: linerate, Tailscale's wireguard-go and all
+                 others in one run; --write writes them between the marks of README.md and
+                 docs/figures.md in this folder, if the binary is the release build of a commit
   compare        whether the medians of a second run lie in the intervals of the first
 
   --seconds N    length of each measurement (2)
@@ -56,7 +56,7 @@ pub enum Mode {
     Ladder,
     /// Only the flame graphs.
     Flame,
-    /// The README's figures.
+    /// The published figures.
     Table,
 }
 
@@ -69,7 +69,7 @@ pub struct Arguments {
     pub json: Option<PathBuf>,
     pub html: Option<PathBuf>,
     pub svg: Option<PathBuf>,
-    /// The README in which the figures are written.
+    /// The folder of README.md and docs/figures.md, in which the figures are written.
     pub write: Option<PathBuf>,
     beside: Option<String>,
     builds: Vec<Contender>,
@@ -142,7 +142,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// Whether all contenders and tests of the README's table are measured.
+    /// Whether all contenders and tests of the published figures are measured.
     fn is_whole_table(&self) -> bool {
         let is_usual = self.beside.is_none() && self.builds.is_empty() && self.plan.link.is_none();
         let is_whole = self.plan.tests == published::tests() && !self.plan.is_brief;

@@ -1,17 +1,18 @@
-//! The README's figures: measured, printed as Markdown and written to the README.
+//! The published figures: measured, printed as Markdown and written to README.md and docs/figures.md.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use linerate_bench::contender::{Contender, Missing};
+use linerate_bench::published::{PAGE, README};
 use linerate_bench::report::readme::{self, RunInfo};
 use linerate_bench::tree::Tree;
 use netns::{Implementation, Stopwatch};
 
 use crate::arguments::Arguments;
 
-/// Measures, prints, and writes the README if requested. Nothing is written unless the binary is
+/// Measures, prints, and writes both files if requested. Nothing is written unless the binary is
 /// the release build of a commit, before and after the run.
 pub fn publish(
     arguments: &Arguments,
@@ -19,14 +20,14 @@ pub fn publish(
     missing: Vec<Missing>,
 ) -> Result<(), String> {
     let before = Tree::now();
-    if let Some(file) = &arguments.write {
+    if let Some(folder) = &arguments.write {
         is_of_a_commit(&before)?;
         let peer = Implementation::Tailscale.name();
         if let Some(missing) = missing.iter().find(|one| one.name == peer) {
             return Err(format!("no figures are written: {} {}", missing.name, missing.why));
         }
         // Reports missing marks before the run.
-        with_figures(file, "")?;
+        files_with_figures(folder, "", "")?;
     }
     let watch = Stopwatch::start();
     let comparison = crate::compare(contenders, missing, arguments);
@@ -46,13 +47,15 @@ pub fn publish(
         tree,
     };
     let figures = readme::figures(&comparison, &making);
-    println!("{figures}");
+    let summary = readme::summary(&comparison, &making);
+    println!("{summary}\n{figures}");
     crate::write_reports(&comparison, arguments)?;
     println!("  It took {:.1} minutes.", took.as_secs_f64() / 60.0);
-    if let Some(file) = &arguments.write {
+    if let Some(folder) = &arguments.write {
         is_of_a_commit(&making.tree)?;
         // A test that failed is shown in the figures.
-        return crate::write(file, &with_figures(file, &figures)?);
+        let files = files_with_figures(folder, &summary, &figures)?;
+        return files.iter().try_for_each(|(file, text)| crate::write(file, text));
     }
     crate::outcome(&comparison)
 }
@@ -64,7 +67,19 @@ fn is_of_a_commit(tree: &Tree) -> Result<(), String> {
     }
 }
 
-/// Returns the README with these figures.
+/// Returns both files of a tree with their new texts.
+fn files_with_figures(
+    folder: &Path,
+    summary: &str,
+    figures: &str,
+) -> Result<[(PathBuf, String); 2], String> {
+    let [readme, page] = [README, PAGE].map(|file| folder.join(file));
+    let texts = [with_figures(&readme, summary)?, with_figures(&page, figures)?];
+    let [summary, figures] = texts;
+    Ok([(readme, summary), (page, figures)])
+}
+
+/// Returns the text of a file with these figures.
 fn with_figures(file: &Path, figures: &str) -> Result<String, String> {
     let text = fs::read_to_string(file).map_err(|error| error.to_string());
     let text = text.and_then(|text| readme::replace(&text, figures));
