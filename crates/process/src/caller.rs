@@ -1,6 +1,6 @@
-//! The command that brings an interface up or down, as the process in the background sees it. The
-//! command runs the hooks, so that they have its terminal, its standard input and its output, and
-//! prints errors.
+//! Communication between a background process and the command in the foreground that brings an
+//! interface up or down. The command runs the hooks, so that they have its terminal, standard
+//! input and output. It also prints errors.
 //!
 //! ```text
 //!   linerate up -- fork --> peer        hooks: PreUp, PostUp
@@ -38,18 +38,19 @@ const WARNING: u8 = b'w';
 const STATUS: u8 = b's';
 const FAILED: u8 = b'x';
 
-/// The network namespace of a process, as a text that no other namespace has.
+/// A link with a text that identifies the network namespace of a process.
 const NAMESPACE: &str = "/proc/self/ns/net";
-/// Bytes of errors and warnings that a client of the control socket reads.
+/// Limit of the errors and warnings that a client of the control socket reads, in bytes.
 const MAX_REPORTS: u64 = 1 << 20;
-/// The error of a hook without a status.
+/// The error if a hook's status did not arrive.
 const INTERRUPTED: &str = "the command that ran it was interrupted";
 
 /// The connection to a command in the foreground.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     line: Arc<UnixStream>,
-    /// Whether the command is in another network namespace, where hooks would change other things.
+    /// Whether the command is in another network namespace, in which hooks would have other
+    /// effects.
     is_elsewhere: bool,
 }
 
@@ -59,27 +60,27 @@ impl Caller {
         Self { line: Arc::new(line), is_elsewhere: false }
     }
 
-    /// A command that connected itself.
+    /// A command that connected to the socket of a guardian.
     ///
     /// # Errors
-    /// It did not introduce itself.
+    /// The command did not send its network namespace.
     pub fn from_connection(line: UnixStream) -> anyhow::Result<Self> {
-        let namespace = line::receive(&line)?.context("it left")?;
+        let namespace = line::receive(&line)?.context("the connection was closed")?;
         let is_elsewhere = *namespace != own_namespace();
         // A hook may take any time.
         line.set_read_timeout(None)?;
         Ok(Self { line: Arc::new(line), is_elsewhere })
     }
 
-    /// The process, for those that must not wait for it. 0 if it is in another pid namespace.
+    /// The process ID of the command; 0 if it is in another pid namespace.
     pub fn process(&self) -> io::Result<u32> {
         listener_pid(&self.line)
     }
 
-    /// Has the command run a hook. `None` if it cannot.
+    /// Runs a hook in the command. Returns `None` if that is not possible.
     ///
     /// # Errors
-    /// The command was interrupted, or did not find the shell.
+    /// The command was interrupted or could not start the shell.
     pub fn run(&self, hook: &Hook) -> Option<io::Result<ExitStatus>> {
         if self.is_elsewhere || line::send(&self.line, &[&[HOOK], &write_hook(hook)]).is_err() {
             return None;
@@ -135,11 +136,11 @@ fn read_status(message: &[u8]) -> io::Result<ExitStatus> {
     }
 }
 
-/// Serves a process in the background until it closes the connection: runs hooks, and prints errors
-/// and warnings by `print`. Returns whether there was an error.
+/// Serves a background process until it closes the connection: runs hooks, and passes errors and
+/// warnings to `print`. Returns whether there was an error.
 ///
 /// # Errors
-/// The process sent anything else.
+/// The process sent an unknown message.
 pub fn serve_background(line: &UnixStream, mut print: impl FnMut(&str)) -> anyhow::Result<bool> {
     let mut failed = false;
     while let Some(message) = line::receive(line)? {
@@ -158,11 +159,11 @@ pub fn serve_background(line: &UnixStream, mut print: impl FnMut(&str)) -> anyho
     Ok(failed)
 }
 
-/// Connects to the guardian of an interface, for [`serve_background`]; `None` without a guardian. A guardian of
-/// this user is in a folder that this user may enter.
+/// Connects to the guardian of an interface, for [`serve_background`]. Returns `None` without a
+/// guardian, or if this user may not enter its folder.
 ///
 /// # Errors
-/// It cannot be reached.
+/// The connection failed.
 pub fn connect_to_guardian(interface: &str) -> io::Result<Option<UnixStream>> {
     let line = match UnixStream::connect(guardian_socket(interface)) {
         Err(error) => match error.kind() {
@@ -177,11 +178,11 @@ pub fn connect_to_guardian(interface: &str) -> io::Result<Option<UnixStream>> {
     Ok(Some(line))
 }
 
-/// The other recipients of errors and warnings of this process.
+/// An additional recipient of this process's errors and warnings.
 enum Recipient {
     /// A client of the control socket.
     Client(Arc<UnixStream>),
-    /// A command that attends to the guardian.
+    /// A command that is connected to the guardian.
     Caller(Caller),
 }
 
@@ -191,23 +192,22 @@ fn recipients() -> MutexGuard<'static, Vec<Recipient>> {
     RECIPIENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends errors and warnings also to a client of the control socket, which sent `linerate-down`.
+/// Adds a client of the control socket, which sent `linerate-down`, as a recipient.
 pub(crate) fn report_to_client(client: Arc<UnixStream>) {
     recipients().push(Recipient::Client(client));
 }
 
-/// Sends errors and warnings also to this command.
+/// Adds a command as a recipient.
 pub(crate) fn report_to(caller: Caller) {
     recipients().push(Recipient::Caller(caller));
 }
 
-/// Sends errors and warnings only to the log again.
+/// Removes all recipients, so that errors and warnings are only logged.
 pub(crate) fn stop_reporting() {
     recipients().clear();
 }
 
-/// Passes an event of the log on to the command that caused it, if one waits. To be called by the
-/// logger.
+/// Sends an event of the log to all recipients. The logger calls it.
 pub fn report(level: Level, text: &str) {
     if level > Level::WARN {
         return;
@@ -226,14 +226,14 @@ pub fn report(level: Level, text: &str) {
     }
 }
 
-/// Prints what [`report`] wrote to a client of the control socket, until that is closed. Returns
-/// whether there was an error.
+/// Prints the messages that [`report`] wrote to a client of the control socket, until the
+/// connection is closed. Returns whether there was an error.
 ///
 /// # Errors
 /// The connection broke.
 pub fn read_reports(client: impl BufRead, mut print: impl FnMut(&str)) -> io::Result<bool> {
     let mut failed = false;
-    // The peer may have been taken over: neither memory nor the terminal is its own.
+    // An attacker may control the peer, so limit the memory and filter control characters.
     for line in client.take(MAX_REPORTS).split(b'\n') {
         let line = match line {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_and_its_status_are_read_as_they_were_written() {
+    fn hook_and_status_are_read_back() {
         for folder in [None, Some(PathBuf::from("/etc/a b"))] {
             let environment =
                 HookEnvironment { interface: "wg0".into(), file: "/etc/a b/wg0.conf".into() };
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_peer_cannot_control_the_terminal() {
+    fn control_characters_of_a_peer_are_replaced() {
         let text = b"warning=a\x1b[2J\nnonsense\nerror=b\xff=c\n";
         let mut printed = Vec::new();
         assert!(read_reports(&text[..], |line| printed.push(line.to_owned())).unwrap());

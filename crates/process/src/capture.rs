@@ -1,4 +1,4 @@
-//! A capture for a client of the control socket, as pcapng, until either side ends it.
+//! A capture for a client of the control socket, in the pcapng format, until either side ends it.
 //!
 //! ```text
 //!   engine's threads -> chunks -> this client's thread -> socket -> client -> its file
@@ -6,7 +6,7 @@
 //!                                                        statistics, end of the stream
 //! ```
 //!
-//! The client writes the file, since this process may be confined to its own.
+//! The client writes the file, because this process may be confined.
 
 use std::{
     io::{self, Read, Write},
@@ -20,12 +20,12 @@ use node::{Capture, CaptureEnd, Node};
 use packet::pcapng;
 use sys::{Errno, process::release_heap};
 
-/// Sends a client its capture. The connection is not used for anything else afterwards.
+/// Sends a capture to a client. The connection is not used for anything else afterwards.
 ///
 /// # Errors
-/// The client is gone.
+/// The client closed the connection.
 pub(crate) fn serve(client: &UnixStream, node: &Node, wanted: CaptureOptions) -> io::Result<()> {
-    // 0 is no limit.
+    // 0 means unlimited.
     let snaplen = u32::try_from(wanted.snaplen).unwrap_or(0);
     let of = wanted.peer.map(|key| key.to_base64());
     let capture = match begin(node, wanted) {
@@ -42,11 +42,11 @@ pub(crate) fn serve(client: &UnixStream, node: &Node, wanted: CaptureOptions) ->
         let hangs_up = move || end_with(client, &end);
         Builder::new().name("capture".into()).spawn_scoped(scope, hangs_up)?;
         let written = write(client, &capture);
-        // Ends the other thread, if the client has not closed its half.
+        // Ends the other thread if the client has not closed its direction.
         let _ = client.shutdown(Shutdown::Read);
         written
     });
-    // The queue had megabytes.
+    // The queue contained megabytes.
     drop(capture);
     release_heap();
     served
@@ -78,7 +78,7 @@ fn write(mut client: &UnixStream, capture: &Capture) -> io::Result<()> {
 
 /// Ends the capture when the client closes its direction of the connection, or exits.
 fn end_with(mut client: &UnixStream, end: &CaptureEnd) {
-    // What it sends is ignored.
+    // Input is ignored.
     while client.read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
     end.end();
 }

@@ -1,4 +1,4 @@
-//! This program as one of the processes that it starts.
+//! The roles in which this program starts itself.
 
 use std::ffi::OsString;
 
@@ -12,7 +12,7 @@ use crate::{
 
 type Run = fn(LogStyle) -> anyhow::Result<()>;
 
-/// The name of each process, its whole first argument, and the work that it does.
+/// The name of each process, which is its first argument, and its main function.
 const ALL: [(&str, Run); 6] = [
     (guardian::NAME, guardian::run),
     (steward::NAME, steward::run),
@@ -22,15 +22,15 @@ const ALL: [(&str, Run); 6] = [
     (syslog::NAME, syslog::run),
 ];
 
-/// A process that this program was started as.
+/// A role in which this program was started.
 pub struct Child {
-    /// How it logs: like the process that started it.
+    /// The log style, that of the process that started this one.
     pub log_style: LogStyle,
     run: Run,
 }
 
 impl Child {
-    /// The process that the arguments ask for; `None` if a user started this program.
+    /// The role by the arguments; `None` if a user started this program.
     pub fn from_arguments(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         let arguments: Vec<_> = arguments.collect();
         let (name, others) = arguments.split_first()?;
@@ -38,10 +38,10 @@ impl Child {
         Some(Self { log_style: log_style_from(others), run })
     }
 
-    /// Serves the process on standard input that started this one, until that ends.
+    /// Serves the parent process, which is connected to standard input, until that exits.
     ///
     /// # Errors
-    /// Standard input is no connection to that process, or its job cannot be begun.
+    /// Standard input is not connected to such a process, or its job cannot be started.
     pub fn run(self) -> anyhow::Result<()> {
         (self.run)(self.log_style)
     }
@@ -51,31 +51,32 @@ impl Child {
 mod tests {
     use super::*;
 
-    fn asked(words: &[&str]) -> Option<LogStyle> {
+    fn style_by(words: &[&str]) -> Option<LogStyle> {
         Child::from_arguments(words.iter().map(OsString::from)).map(|child| child.log_style)
     }
 
     #[test]
-    fn only_its_own_name_makes_a_guardian() {
-        assert!(asked(&["linerate", "background"]).is_none() && asked(&[]).is_none());
+    fn guardian_is_recognized_by_its_name() {
+        assert!(style_by(&["linerate", "background"]).is_none() && style_by(&[]).is_none());
         for (background, json) in [(false, false), (true, false), (false, true), (true, true)] {
             let arguments = [(guardian::NAME, true), ("background", background), ("json", json)];
-            let arguments = arguments.iter().filter(|(_, is_said)| *is_said).map(|(step, _)| *step);
-            let style = asked(&arguments.collect::<Vec<_>>()).expect("it is one");
+            let arguments =
+                arguments.iter().filter(|(_, is_present)| *is_present).map(|(step, _)| *step);
+            let style = style_by(&arguments.collect::<Vec<_>>()).expect("it is one");
             assert_eq!(style, LogStyle { background, json });
         }
     }
 
     #[test]
-    fn a_steward_is_told_by_its_whole_first_argument() {
-        assert_eq!(asked(&["linerate"]), None);
-        assert_eq!(asked(&["/x/linerate-steward"]), None);
+    fn steward_is_recognized_by_its_whole_first_argument() {
+        assert_eq!(style_by(&["linerate"]), None);
+        assert_eq!(style_by(&["/x/linerate-steward"]), None);
         let style = LogStyle { background: true, json: false };
-        assert_eq!(asked(&[steward::NAME, "background"]), Some(style));
+        assert_eq!(style_by(&[steward::NAME, "background"]), Some(style));
     }
 
     #[test]
-    fn each_process_has_a_name_of_its_own() {
+    fn each_role_has_a_unique_name() {
         for (place, (name, run)) in ALL.into_iter().enumerate() {
             let child = Child::from_arguments([OsString::from(name)].into_iter()).unwrap();
             assert!(std::ptr::fn_addr_eq(child.run, run), "{place}: {name}");

@@ -1,5 +1,5 @@
-//! The processes that a peer starts: this program, executed again under another name, so that it has
-//! no keys, no TUN and no sockets.
+//! Starts the child processes of a peer: this program, executed again under another name. Keys,
+//! TUN and sockets are not inherited.
 
 use std::{
     ffi::OsString,
@@ -19,14 +19,14 @@ const BACKGROUND: &str = "background";
 const JSON: &str = "json";
 /// This program, even if its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
-/// The first number of users without names. Neither systemd (its `UIDS-GIDS.md`) nor a package of
-/// Debian uses these numbers. They are below 65,536, so that a container has them. The range ends
+/// The first user ID for unprivileged processes. Neither systemd (its `UIDS-GIDS.md`) nor a Debian
+/// package uses these IDs. They are below 65,536, so that they exist in containers. The range ends
 /// before 61,184.
 const FIRST_USER: u32 = 60_706;
-/// How many of them are for each [`Role`].
+/// Number of user IDs for each [`Role`].
 const USERS_PER_ROLE: u32 = 159;
 
-/// A kind of process without rights.
+/// A kind of unprivileged process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Agent,
@@ -34,8 +34,8 @@ pub(crate) enum Role {
     Resolver,
 }
 
-/// Starts a process with this name, and with `line` as its standard input. This process's copy of
-/// `line` is closed. Signals that this thread blocks are also blocked in the new process.
+/// Starts a process with this name and with `line` as its standard input. `line` is closed in this
+/// process. Signals that this thread blocks are also blocked in the new process.
 ///
 /// # Errors
 /// The process cannot be started.
@@ -46,19 +46,19 @@ pub(crate) fn start(
 ) -> io::Result<Child> {
     let mut command = Command::new(PROGRAM);
     command.arg0(name).stdin(Stdio::from(line.into()));
-    for (argument, is_said) in [(BACKGROUND, log_style.background), (JSON, log_style.json)] {
-        command.args(is_said.then_some(argument));
+    for (argument, is_set) in [(BACKGROUND, log_style.background), (JSON, log_style.json)] {
+        command.args(is_set.then_some(argument));
     }
     command.spawn()
 }
 
-/// The log style in the arguments of a process that [`start`] started.
+/// The log style by the arguments of a process that [`start`] started.
 pub(crate) fn log_style_from(arguments: &[OsString]) -> LogStyle {
-    let says = |word: &str| arguments.iter().any(|argument| argument == word);
-    LogStyle { background: says(BACKGROUND), json: says(JSON) }
+    let has = |word: &str| arguments.iter().any(|argument| argument == word);
+    LogStyle { background: has(BACKGROUND), json: has(JSON) }
 }
 
-/// The user that a process of the peer of this name becomes; `None` keeps the user.
+/// The user ID for a process of the peer with this name; `None` if it does not change its user.
 pub(crate) fn unprivileged_user(name: &str, role: Role) -> Option<u32> {
     process::is_root().then(|| user_id(name, role))
 }
@@ -72,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_name_has_the_same_user_at_each_start() {
+    fn different_names_have_different_users() {
         for role in [Role::Agent, Role::Relay, Role::Resolver] {
             assert_ne!(user_id("home", role), user_id("work", role));
         }
     }
 
     #[test]
-    fn the_roles_have_different_users_outside_of_the_ranges_of_systemd() {
+    fn roles_have_disjoint_users_outside_of_the_ranges_of_systemd() {
         // UIDS-GIDS.md, and greeters.
         const TAKEN: [(u32, u32); 6] = [
             (0, 60_000),

@@ -15,22 +15,22 @@ use sys::{
 };
 use zeroize::Zeroizing;
 
-/// Bytes that are read at first of a file that shows no length, such as a pipe.
+/// Bytes of the first read from a file of unknown length, such as a pipe.
 const CHUNK: usize = 16 * 1024;
-/// Access to the folder of a pipe: only root can replace the pipe.
-const NOBODY: Access = Access { mode: 0o700, owner: 0 };
+/// Access to the folder of a pipe, which only root can replace.
+const ROOT_ONLY: Access = Access { mode: 0o700, owner: 0 };
 
-/// Reads a file, and returns its absolute path without symbolic links. A pipe keeps the given
-/// path, such as `/dev/fd/63`. A file with keys that any user may read or write gets a
+/// Reads a file, and returns its absolute path without symbolic links. The path of a pipe, such as
+/// `/dev/fd/63`, is returned unchanged. A file with keys that all users may read or write gets a
 /// warning.
 ///
 /// # Errors
-/// It cannot be read, or has an error. No error text contains a key.
+/// The file cannot be read or is invalid. Error messages never contain a key.
 pub fn read_conf(given: &Path) -> anyhow::Result<(PathBuf, Conf)> {
     let read = || -> io::Result<_> {
         let (path, opened) = open(given)?;
         let of_file = access(&opened.file)?;
-        let of_folder = opened.folder.as_ref().map_or(Ok(NOBODY), access)?;
+        let of_folder = opened.folder.as_ref().map_or(Ok(ROOT_ONLY), access)?;
         Ok((path, read_whole(opened.file)?, of_file, of_folder))
     };
     let (path, text, file, folder) = read().with_context(|| given.display().to_string())?;
@@ -44,7 +44,7 @@ pub fn read_conf(given: &Path) -> anyhow::Result<(PathBuf, Conf)> {
 fn open(given: &Path) -> io::Result<(PathBuf, OpenedFile)> {
     match fs::canonicalize(given) {
         Ok(path) => open_in_folder(&path).map(|opened| (path, opened)),
-        // A descriptor of this process leads to no name if it is a pipe, or if its file is deleted.
+        // The path of a descriptor cannot be resolved if it is a pipe or if its file was deleted.
         Err(error) if error.kind() == io::ErrorKind::NotFound && given.exists() => {
             let file = File::open(given)?;
             Ok((std::path::absolute(given)?, OpenedFile { file, folder: None }))
@@ -53,7 +53,8 @@ fn open(given: &Path) -> io::Result<(PathBuf, OpenedFile)> {
     }
 }
 
-/// Reads to the end. The buffer holds keys: one that is too short is copied and wiped.
+/// Reads to the end. The buffer contains keys, so a buffer that is too short is wiped after the
+/// copy.
 fn read_whole(mut file: File) -> io::Result<Zeroizing<Vec<u8>>> {
     let len: usize = file.metadata()?.len().try_into().unwrap_or(0);
     let mut text = Zeroizing::new(vec![0; len.max(CHUNK) + 1]);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_read_as_what_it_leads_to_and_a_pipe_as_itself() {
+    fn link_is_resolved_and_the_path_of_a_pipe_is_returned_unchanged() {
         let folder = std::env::temp_dir().join(format!("linerate-links-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let folder = Folder(folder.canonicalize().unwrap());
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_are_refused_by_their_first_line_and_a_file_without_them_is_warned_of() {
+    fn writable_file_with_hooks_is_refused_and_without_hooks_gets_a_warning() {
         let folder =
             Folder(std::env::temp_dir().join(format!("linerate-conf-{}", std::process::id())));
         fs::create_dir(&folder.0).unwrap();

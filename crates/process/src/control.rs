@@ -1,5 +1,5 @@
-//! The UAPI socket: `/var/run/wireguard/NAME.sock`, by which `wg` and our own
-//! commands talk to a running peer.
+//! The UAPI socket `/var/run/wireguard/NAME.sock`, through which `wg` and our commands control a
+//! running peer.
 //!
 //! ```text
 //!   accept -> Clients: a free slot, or the one idle longest -> a thread: Requests -> answers
@@ -33,10 +33,10 @@ use requests::{Requests, SharedBudget};
 
 use crate::{capture, sandbox};
 
-/// How long a client may leave its answer unread.
+/// The time in which a client must read its answer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
-/// A listening socket, whose file goes when it is dropped.
+/// A listening socket. Its file is removed when it is dropped.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
@@ -44,8 +44,8 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Makes the socket, mode 0600 in a folder of mode 0700. A file that a killed process left
-    /// there is replaced.
+    /// Creates the socket with mode 0600 in a folder with mode 0700. A stale socket file of a
+    /// killed process is replaced.
     ///
     /// # Errors
     /// `AddrInUse` if a process listens there.
@@ -54,7 +54,7 @@ impl ControlSocket {
         Self::bind_at(&path)
     }
 
-    /// Makes the socket in the first folder where this user may.
+    /// Creates the socket in the first folder in which this user may.
     ///
     /// # Errors
     /// `AddrInUse` if a process listens there, else the error for the last folder.
@@ -73,10 +73,10 @@ impl ControlSocket {
     fn bind_at(path: &Path) -> io::Result<Self> {
         let folder = path.parent().expect("a socket is in a folder");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        // Other implementations leave it open to all.
+        // Other implementations may have created it with access for all users.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
         let (listener, file) = SocketFile::listen(path).map_err(|error| match error.kind() {
-            // What it is does not matter: the name is taken.
+            // The kind of the existing file does not matter: the name is in use.
             io::ErrorKind::AlreadyExists => io::ErrorKind::AddrInUse.into(),
             _ => error,
         })?;
@@ -92,8 +92,8 @@ impl ControlSocket {
         self.file.path()
     }
 
-    /// Serves clients, each in a thread of its own, about `node` and `extras`. `down` is called
-    /// with one that asks to go down. The file stays the caller's.
+    /// Serves clients, each in a separate thread. `down` is called with a client that requests to
+    /// go down. The caller owns the returned file.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -111,8 +111,8 @@ impl ControlSocket {
                 let client = match client {
                     Ok(client) => client,
                     Err(error) => {
-                        // No file descriptor is left, probably: that takes time.
-                        tracing::error!(%error, "a client of the socket could not be served");
+                        // Probably all file descriptors are in use. That does not change at once.
+                        tracing::error!(%error, "cannot accept a client of the control socket");
                         thread::sleep(ACCEPT_PAUSE);
                         continue;
                     }
@@ -120,16 +120,16 @@ impl ControlSocket {
                 let (node, extras, down) = (node.clone(), extras.clone(), down.clone());
                 let budget = budget.clone();
                 let Some(slot) = clients.admit(client) else {
-                    tracing::warn!("a client of the socket was refused: there are too many");
+                    tracing::warn!("a client of the control socket was refused: too many clients");
                     continue;
                 };
                 let served = thread::Builder::new().name("uapi client".into()).spawn(move || {
                     if let Err(error) = serve_client(&slot, budget, &node, &*extras, &*down) {
-                        tracing::debug!(%error, "a client of the socket disconnected");
+                        tracing::debug!(%error, "a client of the control socket disconnected");
                     }
                 });
                 if let Err(error) = served {
-                    tracing::error!(%error, "no thread for a client of the socket");
+                    tracing::error!(%error, "cannot start a thread for a client of the control socket");
                 }
             }
         })?;
@@ -137,29 +137,30 @@ impl ControlSocket {
     }
 }
 
-/// What the control socket offers beside the peer.
+/// Answers of the control socket that do not come from the node.
 pub trait Extras: Send + Sync {
-    /// Adds its part of what `linerate show` prints.
+    /// Adds statistics for `linerate show`.
     fn describe(&self, stats: &mut Stats);
 
-    /// Offloads were switched on or off.
+    /// Handles a change of the enabled offloads.
     fn offloads_changed(&self) {}
 
-    /// Whether a request to go down is refused, with EBUSY.
+    /// Whether a request to go down is refused with EBUSY.
     fn refuses_down(&self) -> bool {
         false
     }
 
-    /// Sends one ICMP echo request through the tunnel. Returns who answered, and the time it took.
+    /// Sends an ICMP echo request through the tunnel. Returns the address that answered, and the
+    /// round-trip time.
     ///
     /// # Errors
-    /// There was no answer, or there is no stack to send the request.
+    /// No answer arrived, or the process has no stack that can send the request.
     fn ping(&self, _host: &str) -> io::Result<(IpAddr, Duration)> {
         Err(io::Error::from_raw_os_error(Errno::EOPNOTSUPP as i32))
     }
 }
 
-/// Answers one request after the other.
+/// Answers the requests of a client.
 fn serve_client(
     slot: &ClientSlot,
     budget: SharedBudget,
@@ -180,26 +181,26 @@ fn serve_client(
         let ends = matches!(request, Ok(Ok(Request::Down))) && !extras.refuses_down();
         let errno = match request {
             Ok(Ok(Request::Capture(wanted))) => {
-                // A client may read a capture as slowly as it likes.
+                // The client may read a capture slowly.
                 client.set_write_timeout(None)?;
                 return capture::serve(client, node, wanted);
             }
             Ok(Ok(request)) => answer_request(request, node, extras, &mut answer),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "a request was refused");
+                tracing::warn!(%error, "a request was rejected");
                 error.errno()
             }
             Err(errno) => {
-                tracing::warn!(errno, "a request was refused: it is too long");
+                tracing::warn!(errno, "a request was rejected: it is too long");
                 errno
             }
         };
-        // wg(8) takes the number by its kernel sign.
+        // wg(8) expects a negative number, like the kernel's.
         write_errno(&mut answer, -errno);
         if ends {
             client.write_all(answer.as_bytes())?;
-            // After the answer, as the process may exit at once. The client waits for that, so it
-            // keeps its slot.
+            // After the answer, because the process may exit at once. The client waits for that
+            // and occupies its slot.
             down(slot.shared_stream());
             return io::copy(&mut client, &mut io::sink()).map(drop);
         }
@@ -227,13 +228,13 @@ fn answer_request(request: Request, node: &Node, extras: &dyn Extras, answer: &m
         }
         Request::Ping(host) => return ping(extras, &host, answer),
         Request::Down if extras.refuses_down() => return Errno::EBUSY as i32,
-        // Done after the answer.
+        // `serve_client` goes down after the answer.
         Request::Down => {}
-        // Its answer is not text, and was sent already.
+        // `serve_client` handles it, because the answer is not text.
         Request::Capture(_) => return Errno::EINVAL as i32,
         Request::Offload(wanted) => {
             if let Err(error) = node.switch_offloads(&wanted) {
-                tracing::error!(%error, "a change was refused");
+                tracing::error!(%error, "a change was rejected");
                 return error.errno();
             }
             extras.offloads_changed();
@@ -248,7 +249,7 @@ fn answer_request(request: Request, node: &Node, extras: &dyn Extras, answer: &m
         }
         Request::Set(change) => {
             if let Err(error) = node.apply(change) {
-                tracing::error!(%error, "a change was refused");
+                tracing::error!(%error, "a change was rejected");
                 return error.errno();
             }
         }
@@ -256,7 +257,7 @@ fn answer_request(request: Request, node: &Node, extras: &dyn Extras, answer: &m
     0
 }
 
-/// Answers with the time in nanoseconds, or with nothing if no echo came.
+/// Answers with the time in nanoseconds, or with an empty text if no echo reply arrived.
 fn ping(extras: &dyn Extras, host: &str, answer: &mut String) -> i32 {
     match extras.ping(host) {
         Ok((from, after)) => {

@@ -1,4 +1,4 @@
-//! Resolves the name of an endpoint again when its peer does not answer handshakes.
+//! Resolves the name of an endpoint again if its peer does not answer handshakes.
 //!
 //! ```text
 //!   thread: each 5 s, which peers with a name do not answer? (node) -- due --> resolver, a process
@@ -19,14 +19,15 @@ use crate::{
     resolver::{Job, Resolver},
 };
 
-/// The interval between checks for peers that do not answer: about that between initiations.
+/// The interval between checks for peers that do not answer, similar to that between initiations.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a peer has to be silent before its name is resolved. One lost datagram is not enough.
+/// The silence of a peer after which its name is resolved. It is longer than after one lost
+/// datagram.
 const SILENCE: Duration = Duration::from_secs(5);
-/// The time until the name of a peer that stays silent is resolved again.
+/// The interval between resolutions for a peer that stays silent.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// The names of a configuration, and the process that resolves them.
+/// The endpoint names of a configuration, and the process that resolves them.
 pub(crate) struct Endpoints {
     /// Empty if names are not resolved again.
     names: Vec<(PublicKey, EndpointName)>,
@@ -35,8 +36,8 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// The names of the peer with this configuration and name. `interface` is true if the peer has
-    /// an interface. To be called before the settings of the interface replace those of the host.
+    /// The endpoint names in a configuration. `interface` is true if the process has an interface.
+    /// Call it before the name servers of the interface replace those of the host.
     pub fn new(conf: &Conf, name: &str, interface: bool, sandbox: bool) -> Self {
         let is_wanted = conf.interface.features.reresolve.unwrap_or(true);
         let names: Vec<_> = conf.names().filter(|_| is_wanted).collect();
@@ -49,12 +50,12 @@ impl Endpoints {
         Self { names, job, resolver: None }
     }
 
-    /// Gives a node the names.
+    /// Sets the names in a node.
     pub fn name(&self, node: &Node) {
         node.name_endpoints(self.names.iter().cloned());
     }
 
-    /// Starts the resolver if there are names. To be called before rights are given up.
+    /// Starts the resolver if there are names. Call it before privileges are dropped.
     ///
     /// # Errors
     /// The process cannot be started.
@@ -72,7 +73,7 @@ impl Endpoints {
     pub fn watch(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         let Some(resolver) = self.resolver.take() else { return Ok(()) };
         node.follow_names();
-        // The thread does not keep the node alive.
+        // A strong reference would prevent the end of the node.
         let node = Arc::downgrade(node);
         thread::Builder::new().name("endpoints".into()).spawn(move || {
             let mut silences = Silences::default();
@@ -96,18 +97,19 @@ fn resolve(node: &Node, resolver: &Resolver, unanswered: &Unanswered) {
         Err(error) => {
             return tracing::warn!(
                 error = format!("{error:#}"),
-                "Endpoint = {name} is not resolved again"
+                "cannot resolve Endpoint = {name} again"
             );
         }
     };
     let Some(next) = next_address(&found, *endpoint) else { return };
     // The lookup may have taken long.
     if node.move_unanswered(unanswered, next) {
-        tracing::info!(peer = peer.to_base64(), endpoint = %next, "{name} has another address");
+        tracing::info!(peer = peer.to_base64(), endpoint = %next, "{name} has a new address");
     }
 }
 
-/// The address after the one in use, or the first. Returns `None` without another address.
+/// The address after the current one, or the first. Returns `None` if the current one is the only
+/// one.
 fn next_address(found: &[SocketAddr], used: Option<SocketAddr>) -> Option<SocketAddr> {
     let place = used.and_then(|used| found.iter().position(|at| *at == used));
     let next = place.map_or(0, |place| (place + 1) % found.len());
@@ -119,7 +121,7 @@ fn next_address(found: &[SocketAddr], used: Option<SocketAddr>) -> Option<Socket
 struct Silences(HashMap<PublicKey, Silence>);
 
 struct Silence {
-    /// Since boot.
+    /// Start of the silence, since boot.
     since: Duration,
     resolved: Option<Duration>,
 }
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_resolved_after_a_silence_and_then_each_half_minute() {
+    fn name_is_resolved_after_a_silence_and_then_every_30_seconds() {
         let mut silences = Silences::default();
         let mut due = |second, silent: &[u8]| -> Vec<Unanswered> {
             let silent = silent.iter().map(|seed| unanswered(*seed)).collect();
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_address_of_a_name_is_tried_if_there_is_another() {
+    fn next_address_of_a_name_is_used_if_it_differs() {
         let at = |last: u8| SocketAddr::from(([192, 0, 2, last], 1));
         for (found, used, next) in [
             (vec![], Some(at(1)), None),

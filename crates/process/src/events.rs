@@ -25,20 +25,20 @@ use sys::{
     watch::{Watch, WatchOutcome},
 };
 
-/// After so long without an event, the work of the last ones is over.
+/// After this time without an event, unused memory is released.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How often a start that waits checks whether it should end.
+/// The interval at which a waiting start checks the stop flag.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the main thread hears.
+/// A message to the main thread.
 pub(crate) enum Message {
     Event(Event),
     /// Links, addresses, routes or rules of this machine changed.
     Changed(netlink::Event),
-    /// The process is to end, and to send errors to this client of the control socket.
+    /// A client of the control socket requests the end of the process. Errors are sent to it.
     Down(Arc<UnixStream>),
-    /// The process is to end even after an error; for this reason.
+    /// The process must end even after errors. Contains the reason.
     End(&'static str),
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Event {
     DataPlaneEnded(io::Error),
 }
 
-/// Whether a signal has asked the process to end. A start that waits checks this.
+/// Whether a signal requested the end of the process. A waiting start checks this.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StopFlag(Arc<AtomicBool>);
 
@@ -57,10 +57,10 @@ impl StopFlag {
     /// Waits for the time `left`.
     ///
     /// # Errors
-    /// A signal came.
+    /// A signal was received.
     pub fn wait(&self, mut left: Duration) -> anyhow::Result<()> {
         while !left.is_zero() {
-            ensure!(!self.0.load(Ordering::Relaxed), "a signal came");
+            ensure!(!self.0.load(Ordering::Relaxed), "a signal was received");
             let pause = left.min(CHECK_INTERVAL);
             thread::sleep(pause);
             left -= pause;
@@ -74,14 +74,14 @@ pub(crate) struct EventSources {
     pub stop_flag: StopFlag,
     pub signals: Signals,
     pub monitor: Monitor,
-    /// The file of the control socket, where there is one.
+    /// The file of the control socket, if present.
     pub socket: Option<Watch>,
-    /// The interface, where there is one.
+    /// The interface, if present.
     pub follow: Option<LinkFollower>,
 }
 
 impl EventSources {
-    /// Opens the sources that an interface and a proxy have in common.
+    /// Opens the sources that interface and proxy have in common.
     ///
     /// # Errors
     /// The kernel refuses a socket.
@@ -90,7 +90,7 @@ impl EventSources {
         Ok(Self { stop_flag: StopFlag::default(), signals, monitor, socket, follow: None })
     }
 
-    /// Starts a thread for each.
+    /// Starts a thread for each source.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -129,8 +129,8 @@ impl EventSources {
     }
 }
 
-/// Waits for the next event. Memory that was used to handle the last ones, or to configure a peer that
-/// has just started, is released when none comes for a while.
+/// Waits for the next event. If none arrives for [`QUIET`], memory of the previous events or of
+/// the start is released.
 pub(crate) fn next_event(inbox: &mpsc::Receiver<Message>) -> Option<Message> {
     match inbox.recv_timeout(QUIET) {
         Err(RecvTimeoutError::Timeout) => {
@@ -141,8 +141,8 @@ pub(crate) fn next_event(inbox: &mpsc::Receiver<Message>) -> Option<Message> {
     }
 }
 
-/// The changes in the queue, each once, and the message that follows them. `first` is the one that
-/// was received already. So thousands of routes that are added at once cost as much as one.
+/// Collects `first` and the queued changes, without duplicates, and the message that follows them.
+/// Thus thousands of routes that are added at once cost as much as one.
 pub(crate) fn changes_since(
     first: netlink::Event,
     inbox: &mpsc::Receiver<Message>,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thousand_changes_in_the_queue_become_one_of_each_kind() {
+    fn queued_changes_are_merged_by_kind() {
         let (events, inbox) = mpsc::channel();
         for _ in 0..1000 {
             for change in [Change::RoutesChanged, Change::AddressesChanged] {

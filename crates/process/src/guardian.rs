@@ -1,5 +1,5 @@
-//! A process that undoes what an interface leaves behind, for a peer that has given up its rights: it
-//! runs hooks, undoes settings of the host, and writes the configuration file.
+//! A privileged process that takes an interface down for a confined peer: it runs hooks, undoes
+//! changes of the host, and writes the configuration file.
 //!
 //! ```text
 //!   peer, before its sandbox -- its job ----> guardian: this program, executed again, so that it
@@ -12,15 +12,15 @@
 //!     x  exits, for any reason --------------->  x  exits
 //! ```
 //!
-//! Each step is accepted once, and in this order. After PreDown or SaveConfig failed the interface
-//! may stay, and all steps are accepted again. The job, which is everything but the device's state,
-//! is sent before an attacker could control the peer.
+//! Each step is accepted once and in this order. After a failure of PreDown or SaveConfig the
+//! interface may stay, and all steps are accepted again. The job contains everything except the
+//! device's state. It is sent before an attacker could control the peer.
 //!
-//! `linerate down` connects to the guardian's own socket first. While it waits, hooks run in its
+//! `linerate down` first connects to the guardian's socket. While it waits, hooks run in its
 //! terminal, and it prints errors (`caller.rs`).
 //!
-//! If the peer exits without a step, the undo log stays for the next `up` or `down`, as it does
-//! without a guardian.
+//! If the peer exits without a step, the undo log remains for the next `up` or `down`, as without
+//! a guardian.
 
 use std::{
     ffi::OsStr,
@@ -65,34 +65,35 @@ use crate::{
     log_error::log_error,
 };
 
-/// The name of this program as a guardian, its whole first argument.
+/// The name of this program as a guardian, which is its first argument.
 pub(crate) const NAME: &str = "linerate-guard";
-/// The reply to a job or a step that is done.
+/// The reply to an accepted job or a successful step.
 const DONE: u8 = b'\n';
-/// The reply to a step that failed, and to a job before the reason.
+/// The reply to a failed step, and the first byte of the reply to a refused job, before the
+/// reason.
 const FAILED: u8 = b'-';
-/// The most bytes of that reason.
+/// Limit of that reason in bytes.
 const MAX_REASON: u64 = 4096;
-/// How long a command in the foreground may take to send its first message, or to read one.
+/// The time in which a command in the foreground must send its first message or read one.
 const CALLER_TIME: Duration = Duration::from_secs(10);
-const GONE: &str = "the guardian is gone: `linerate down` undoes what it leaves behind";
+const GONE: &str = "the guardian has exited: `linerate down` undoes the remaining changes";
 
-const WRONG_TIME: &str = "the peer asks for this step at the wrong time";
+const WRONG_TIME: &str = "the peer requests this step at the wrong time";
 
-/// The steps, named as keys of the file, in their order.
+/// The steps in their order. Most are named like keys of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
-    /// While the interface exists.
+    /// Runs hooks while the interface exists.
     PreDown,
-    /// With the state of the device.
+    /// Writes the state of the device to the file.
     SaveConfig,
-    /// With the state, after the file could not be written: the interface goes down all the same.
+    /// Writes the state to another file, if that failed and the interface goes down nevertheless.
     SaveElsewhere,
-    /// When the interface is gone.
+    /// Undoes changes of the host and runs hooks after the interface was deleted.
     PostDown,
 }
 
-/// A guardian carried out a step, which failed. The guardian logged the reason.
+/// A step failed. The guardian logged the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepFailed(pub Step);
 
@@ -111,10 +112,10 @@ pub(crate) struct Guardian {
 }
 
 impl Guardian {
-    /// Starts one with this job. Signals that this thread blocks are blocked there, too.
+    /// Starts a guardian with this job. Signals that this thread blocks are blocked there, too.
     ///
     /// # Errors
-    /// The process cannot be started, or it refuses the job.
+    /// The process cannot be started, or it refused the job.
     pub fn start(job: &Job, log_style: LogStyle) -> anyhow::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         children::start(NAME, log_style, theirs)?;
@@ -126,7 +127,7 @@ impl Guardian {
         line::send(&line, &[job])?;
         let mut reply = [0];
         if line.read_exact(&mut reply).is_err() {
-            bail!("it ended at once");
+            bail!("it exited at once");
         }
         if reply == [DONE] {
             return Ok(Self { line });
@@ -136,18 +137,18 @@ impl Guardian {
         bail!("{}", String::from_utf8_lossy(&reason))
     }
 
-    /// Has it run hooks, and waits until that is done.
+    /// Requests a step without the state, and waits until it is done.
     ///
     /// # Errors
-    /// [`StepFailed`], or it is gone.
+    /// [`StepFailed`], or the guardian has exited.
     pub fn run_step(&mut self, step: Step) -> anyhow::Result<()> {
         self.send_step(step, "")
     }
 
-    /// Has it write the state into the file, or into another one.
+    /// Requests that the guardian writes the state to the file or to another one.
     ///
     /// # Errors
-    /// [`StepFailed`], or it is gone or the state is too long.
+    /// [`StepFailed`], the guardian has exited, or the state is too long.
     pub fn save(&mut self, step: Step, state: &DeviceState) -> anyhow::Result<()> {
         self.send_step(step, &conf::write_state(state))
     }
@@ -163,7 +164,7 @@ impl Guardian {
 /// Serves the peer on standard input, until that closes the connection.
 ///
 /// # Errors
-/// Standard input is not a connection to a peer, the job cannot be begun, or the peer sent a
+/// Standard input is not a connection to a peer, the job cannot be started, or the peer sent a
 /// message other than the next step.
 pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     let _signals = Signals::block().context("signals")?;
@@ -176,22 +177,22 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     served
 }
 
-/// What a guardian received.
+/// The messages that a guardian received.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Rehearsal {
-    /// Its job, as it would be sent.
+    /// The job, encoded again.
     pub job: Vec<u8>,
-    /// The part of its job that comes from the file.
+    /// The part of the job that comes from the file.
     pub conf: Interface,
-    /// The steps in their order, each with what it would write into the file.
+    /// The steps in their order, each with the text that it would write to the file.
     pub steps: Vec<(&'static str, Option<String>)>,
 }
 
-/// Receives everything, and carries out nothing of it; for the fuzzer.
+/// Receives all messages without executing them, for the fuzzer.
 ///
 /// # Errors
-/// There is no valid job. An error after that ends the steps.
+/// The job is invalid. A later error ends the steps.
 #[doc(hidden)]
 pub fn rehearse(line: &UnixStream) -> anyhow::Result<Rehearsal> {
     let job = Job::receive(line)?;
@@ -210,14 +211,14 @@ pub fn rehearse(line: &UnixStream) -> anyhow::Result<Rehearsal> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StepResult {
     Succeeded,
-    /// The reason was logged.
+    /// The reason has been logged.
     Failed,
 }
 
-/// Carries out a step. After an error nothing more is accepted.
+/// Executes a step. After an error no further message is accepted.
 type CarryOut<'a> = &'a mut dyn FnMut(Step, &str) -> anyhow::Result<StepResult>;
 
-/// Confirms the job, then serves the steps, which `carry_out` carries out.
+/// Confirms the job, then serves the steps. `carry_out` executes them.
 fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
     { line }.write_all(&[DONE])?;
     release_unused();
@@ -231,29 +232,29 @@ fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
         drop(message);
         wg::stack::wipe();
         let done = done?;
-        may_restart = done == StepResult::Failed && step.may_keep_the_interface();
-        // If the peer is gone, no next step comes either.
+        may_restart = done == StepResult::Failed && step.may_cancel();
+        // If the peer has exited, the next receive returns the end.
         let _ = { line }.write_all(&[if done == StepResult::Succeeded { DONE } else { FAILED }]);
     }
     Ok(())
 }
 
-/// What a guardian needs to know for its steps.
+/// The input of a guardian for its steps.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Job {
     pub interface: String,
-    /// The interface's index, which stays if it is renamed.
+    /// The interface's index, which does not change when it is renamed.
     pub index: u32,
-    /// The file, and what it contained at the start, without the device's state.
+    /// The file and its contents at the start, without the device's state.
     pub path: PathBuf,
     pub conf: Interface,
 }
 
 impl Job {
-    /// The message, which contains no keys.
+    /// Encodes the job. The message does not contain keys.
     fn write(&self) -> Vec<u8> {
         let Self { interface, index, path, conf } = self;
-        // A mask is not written without its mark.
+        // A mask is written only together with its mark.
         let fwmark = conf.fwmark.unwrap_or_default();
         let text = conf::write(conf, &DeviceState { fwmark, ..DeviceState::default() });
         let index = index.to_string();
@@ -263,12 +264,12 @@ impl Job {
 
     fn receive(line: &UnixStream) -> anyhow::Result<Self> {
         let message = line::receive(line)?.context("the connection was closed")?;
-        Self::read(&message).context("its job")
+        Self::read(&message).context("invalid job")
     }
 
     fn read(message: &[u8]) -> anyhow::Result<Self> {
         let mut parts = message.splitn(4, |&byte| byte == b'\0');
-        let mut next = || parts.next().context("it is incomplete");
+        let mut next = || parts.next().context("the message is incomplete");
         let (interface, index) = (str::from_utf8(next()?)?, str::from_utf8(next()?)?.parse()?);
         let (path, text) = (next()?, str::from_utf8(next()?)?);
         let path = PathBuf::from(OsStr::from_bytes(path));
@@ -277,27 +278,29 @@ impl Job {
     }
 
     /// # Errors
-    /// The interface still exists, so the packet filter has to stay.
+    /// The step is PostDown, but the interface exists, so the packet filter must stay.
     fn check_timing(&self, step: Step) -> anyhow::Result<()> {
         if step == Step::PostDown {
-            // If it was moved away, another link may have its index.
+            // If it was moved to another namespace, another link may have its index.
             let link = Netlink::open()?.link(self.index)?.filter(|link| link.is_tun);
             ensure!(link.is_none(), "{}: {WRONG_TIME}", step.key());
         }
         Ok(())
     }
 
-    /// Writes the state, and the addresses, MTU and name servers that the interface has now, into
-    /// the file, or into `elsewhere`.
+    /// Writes the state and the interface's current addresses, MTU and name servers to the file,
+    /// or to `elsewhere`.
     fn save(&self, text: &str, elsewhere: Option<&Path>) -> anyhow::Result<()> {
-        ensure!(self.conf.save_config, "SaveConfig: the file does not ask for it");
+        ensure!(self.conf.save_config, "SaveConfig is not set in the file");
         let state = conf::read_state(text);
-        let state = state.with_context(|| format!("SaveConfig: {} stays", self.path.display()))?;
+        let state = state
+            .with_context(|| format!("SaveConfig: {} was not changed", self.path.display()))?;
         save_config(elsewhere.unwrap_or(&self.path), &self.conf_now()?, &state)
     }
 
-    /// What the file contained, with the interface's present addresses, name servers and, as in
-    /// wg-quick(8), the MTU if it had one. In another network namespace those cannot be seen.
+    /// The contents of the file with the interface's current addresses, name servers and, as in
+    /// wg-quick(8), the MTU if the file has one. If the interface is in another network namespace,
+    /// the values of the file are used.
     fn conf_now(&self) -> anyhow::Result<Interface> {
         let mut conf = self.conf.clone();
         let netlink = Netlink::open()?;
@@ -312,9 +315,9 @@ impl Job {
     }
 }
 
-/// The addresses of a link: those of the file in its order, then others. Link-local addresses of
-/// IPv6 that the file does not have are the kernel's own. Addresses of IPv6 in the file stay if the link
-/// cannot have them.
+/// The addresses of a link: those of the file in its order, then others. IPv6 link-local addresses
+/// that are not in the file are skipped, because the kernel added them. IPv6 addresses of the file
+/// are included if the link cannot have IPv6.
 fn addresses_now(in_file: &[IpNet], on_link: Vec<IpNet>, has_ipv6: bool) -> Vec<IpNet> {
     let is_kernels =
         |net: &IpNet| matches!(net, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
@@ -324,7 +327,7 @@ fn addresses_now(in_file: &[IpNet], on_link: Vec<IpNet>, has_ipv6: bool) -> Vec<
     stays.chain(on_link.iter().filter(is_new).copied()).collect()
 }
 
-/// Writes the device's state and the other settings into the file.
+/// Writes the device's state and the other settings to the file.
 ///
 /// # Errors
 /// The file could not be written; it is unchanged.
@@ -335,20 +338,20 @@ fn save_config(path: &Path, conf: &Interface, state: &DeviceState) -> anyhow::Re
 
 struct GuardianServer {
     job: Job,
-    /// As it was at the start, whatever happens to its file.
+    /// The log at the start. Later changes of its file have no effect.
     undo_log: UndoLog,
     callers: Callers,
 }
 
 impl GuardianServer {
-    /// Begins the job that the peer sends. An error is sent to the peer as well.
+    /// Receives and starts the job. An error is also sent to the peer.
     fn receive(line: &UnixStream) -> anyhow::Result<Self> {
         let begun = Job::receive(line).and_then(|job| {
             let callers = Callers::open(&job.interface)?;
             Self::begin(job, callers)
         });
         begun.inspect_err(|error| {
-            // An error means that the peer has ended.
+            // An error means that the peer has exited.
             let _ = { line }.write_all(&[&[FAILED][..], format!("{error:#}").as_bytes()].concat());
         })
     }
@@ -359,14 +362,14 @@ impl GuardianServer {
     }
 
     /// # Errors
-    /// It is too early for the step.
+    /// The step came too early.
     fn carry_out(&mut self, step: Step, text: &str) -> anyhow::Result<StepResult> {
         self.job.check_timing(step)?;
         self.callers.accept();
         let Err(error) = self.attempt(step, text) else { return Ok(StepResult::Succeeded) };
         tracing::error!("{error:#}");
-        if step.may_keep_the_interface() {
-            // Their `down` is over.
+        if step.may_cancel() {
+            // Their `down` has failed.
             self.callers.close();
         }
         Ok(StepResult::Failed)
@@ -380,7 +383,7 @@ impl GuardianServer {
                 let path = rescue_file(&self.job.interface);
                 self.job.save(text, Some(&path))?;
                 let (path, own) = (path.display(), self.job.path.display());
-                tracing::warn!("SaveConfig: the state is in {path}, and not in {own}");
+                tracing::warn!("SaveConfig: the state was written to {path} instead of {own}");
                 return Ok(());
             }
             Step::PostDown => {
@@ -404,14 +407,14 @@ struct Callers {
 }
 
 struct Listener {
-    /// Held until this is done, even if the peer is gone.
+    /// Locked until this process exits, even if the peer has exited.
     lock: InterfaceLock,
     socket: UnixListener,
     _file: SocketFile,
 }
 
 impl Callers {
-    /// Takes the interface lock, and listens for commands.
+    /// Acquires the interface lock and listens for commands.
     fn open(interface: &str) -> anyhow::Result<Self> {
         let lock = InterfaceLock::join(interface)?;
         let path = guardian_socket(interface);
@@ -424,7 +427,7 @@ impl Callers {
         Ok(Self { listener: Some(listener), accepted: Vec::new() })
     }
 
-    /// Accepts the commands that wait.
+    /// Accepts the waiting commands.
     fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
         while let Ok((line, _)) = listener.socket.accept() {
@@ -435,7 +438,7 @@ impl Callers {
                     caller::report_to(caller.clone());
                     self.accepted.push(caller);
                 }
-                Err(error) => tracing::debug!("a command that left at once: {error:#}"),
+                Err(error) => tracing::debug!("a command disconnected at once: {error:#}"),
             }
         }
     }
@@ -446,7 +449,8 @@ impl Callers {
         caller::stop_reporting();
     }
 
-    /// Runs a hook in the terminal of the command that waits, or else without one.
+    /// Runs a hook in the terminal of a waiting command, or without a terminal if no command
+    /// waits.
     fn run(&self, hook: &Hook) -> io::Result<ExitStatus> {
         for caller in &self.accepted {
             let runner = caller.process()?;
@@ -470,13 +474,13 @@ impl Step {
         (step.has_text() || text.is_empty()).then_some((step, text))
     }
 
-    /// Whether the state of the device comes with it.
+    /// Whether the message contains the state of the device.
     fn has_text(self) -> bool {
         matches!(self, Self::SaveConfig | Self::SaveElsewhere)
     }
 
-    /// Whether the interface may stay if it fails.
-    fn may_keep_the_interface(self) -> bool {
+    /// Whether the interface may stay if the step fails.
+    fn may_cancel(self) -> bool {
         matches!(self, Self::PreDown | Self::SaveConfig)
     }
 

@@ -1,5 +1,5 @@
-//! The clients of the control socket. Their number is limited; the one that has been idle longest
-//! is closed for another.
+//! The clients of the control socket. Their number is limited. The client that has been idle
+//! longest is disconnected in favour of a new one.
 
 use std::{
     cmp::Reverse,
@@ -15,9 +15,9 @@ use sys::{
     poll::{StreamState, stream_state},
 };
 
-/// Clients served at one time.
+/// The most clients at a time.
 const MAX_CLIENTS: usize = 64;
-/// How long the thread of a client may take to end after its connection was closed.
+/// The time in which the thread of a client must end after its connection was closed.
 const LEAVING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -36,16 +36,16 @@ struct List {
 struct Served {
     number: u64,
     stream: Arc<UnixStream>,
-    /// Since when it is idle, in nanoseconds since boot; `None` while its request is carried out.
+    /// Start of its idle time in nanoseconds since boot; `None` while a request is processed.
     idle: Option<u64>,
-    /// Whether its connection was closed for another client.
+    /// Whether its connection was closed in favour of another client.
     closed: bool,
 }
 
 impl Clients {
-    /// A slot for a client. If all are taken, the connection of the one that has been idle longest
-    /// is closed; clients that disconnected or sent nothing come before those whose request is not
-    /// read yet. `None` if none is idle.
+    /// Returns a slot for a client. If all slots are occupied, the connection of the client that
+    /// has been idle longest is closed. Clients that disconnected or sent nothing are closed
+    /// before those with an unread request. Returns `None` if all clients are busy.
     pub fn admit(self: &Arc<Self>, stream: UnixStream) -> Option<ClientSlot> {
         let mut list = self.list();
         if list.served.len() >= MAX_CLIENTS {
@@ -69,23 +69,23 @@ impl Clients {
 }
 
 impl List {
-    /// Closes the connection of an idle client; `None` if there is none.
+    /// Closes the connection of an idle client; `None` if all clients are busy.
     fn close_one(&mut self) -> Option<()> {
         let idle = self.served.iter_mut().filter(|client| !client.closed);
         let idle = idle.filter_map(|client| Some((client.idle?, client)));
         let (_, client) = idle.min_by_key(|(since, client)| {
-            let ready = stream_state(client.stream.as_fd()).unwrap_or(StreamState::HungUp);
-            (Reverse(ready == StreamState::HungUp), ready == StreamState::Readable, *since)
+            let state = stream_state(client.stream.as_fd()).unwrap_or(StreamState::HungUp);
+            (Reverse(state == StreamState::HungUp), state == StreamState::Readable, *since)
         })?;
         client.closed = true;
-        tracing::debug!("a client of the socket makes room for another");
-        // Where that fails it has left.
+        tracing::debug!("closing an idle client of the control socket for another one");
+        // An error means that the client has disconnected.
         let _ = client.stream.shutdown(Shutdown::Both);
         Some(())
     }
 }
 
-/// The slot of a client, given back when it is dropped.
+/// The slot of a client. It is freed when this is dropped.
 #[derive(Debug)]
 pub(super) struct ClientSlot {
     clients: Arc<Clients>,
@@ -99,23 +99,23 @@ impl ClientSlot {
         &self.stream
     }
 
-    /// The client, for another thread.
+    /// The client, to share with another thread.
     pub fn shared_stream(&self) -> Arc<UnixStream> {
         self.stream.clone()
     }
 
-    /// The client's request is carried out from now on: it keeps its slot.
+    /// Marks the client as busy, so that its connection is not closed.
     ///
     /// # Errors
-    /// Its connection was closed for another client.
+    /// Its connection was closed in favour of another client.
     pub fn begin(&self) -> io::Result<()> {
         self.set_idle(None)
     }
 
-    /// What is left is the client's to do.
+    /// Marks the client as idle.
     ///
     /// # Errors
-    /// Its connection was closed for another client.
+    /// Its connection was closed in favour of another client.
     pub fn end(&self) -> io::Result<()> {
         self.set_idle(Some(boottime_nanos()))
     }
@@ -151,7 +151,8 @@ mod tests {
         begin: Option<mpsc::Sender<()>>,
     }
 
-    /// A client whose thread carries out one request when it is told to, and else waits for one.
+    /// Admits a client. Its thread processes one request until `begin` is dropped, or else waits
+    /// for one.
     fn admit(clients: &Arc<Clients>, is_served: bool) -> Option<Client> {
         let (stream, theirs) = UnixStream::pair().unwrap();
         let slot = clients.admit(theirs)?;
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_client_makes_room_and_one_that_is_served_does_not() {
+    fn longest_idle_client_is_closed_instead_of_a_busy_one() {
         let clients = Arc::new(Clients::default());
         let mut all: Vec<_> =
             (0..MAX_CLIENTS).map(|number| admit(&clients, number == 0).unwrap()).collect();
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_served_no_other_is_until_one_leaves() {
+    fn while_all_clients_are_busy_another_one_is_refused() {
         let clients = Arc::new(Clients::default());
         let mut all: Vec<_> = (0..MAX_CLIENTS).map(|_| admit(&clients, true).unwrap()).collect();
         assert!(admit(&clients, false).is_none());
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_goes_before_who_says_nothing_and_a_request_that_waits_goes_last() {
+    fn disconnected_clients_are_closed_before_silent_ones_and_unread_requests() {
         let (clients, mut theirs) = (Arc::new(Clients::default()), Vec::new());
         let slots: Vec<_> = (0..3)
             .map(|_| {

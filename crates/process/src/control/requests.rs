@@ -13,21 +13,21 @@ use std::{
 use sys::{Errno, clock::boottime_nanos, poll::readable_until};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Bytes of the longest request. A peer takes some 370 at most, with a preshared key, an endpoint
-/// and a network of either family, so these are over 180,000 peers; more come in several requests.
+/// Bytes of the longest request. A peer with a preshared key, an endpoint and a network of each
+/// family takes at most about 370, so a request has room for over 180,000 peers.
 const MAX_REQUEST: usize = 64 << 20;
-/// Bytes that are reserved for each client: some 170 peers.
+/// Bytes that are reserved for each client: about 170 peers.
 const OWN_BUDGET: usize = 64 << 10;
-/// Bytes of all requests together beyond that: one of the longest.
+/// Bytes of all requests together beyond the reserved ones: enough for one of the longest.
 const SHARED_BUDGET: usize = MAX_REQUEST - OWN_BUDGET;
-/// Bytes that are read at a time, and budget for a request at first.
+/// Bytes of one read, and the initial capacity for a request.
 const CHUNK: usize = 4096;
-/// How long a request may take from its first byte on.
+/// The time limit of a request, from its first byte on.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
-/// How long a client may be silent.
+/// The time limit between requests.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The bytes that are left for all clients together.
+/// The remaining bytes for all clients together.
 #[derive(Clone, Debug)]
 pub(super) struct SharedBudget(Arc<AtomicUsize>);
 
@@ -41,14 +41,14 @@ impl Default for SharedBudget {
 pub(super) struct Requests<'a> {
     client: &'a UnixStream,
     budget: SharedBudget,
-    /// It holds keys.
+    /// The last read. It contains keys.
     chunk: Zeroizing<Vec<u8>>,
-    /// The part of the chunk that was not parsed yet.
+    /// The unparsed part of the chunk.
     rest: std::ops::Range<usize>,
     times: Times,
 }
 
-/// How long a client may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     request: Duration,
@@ -62,12 +62,12 @@ impl<'a> Requests<'a> {
         Self { client, budget, chunk, rest: 0..0, times }
     }
 
-    /// Reads the next request, up to its empty line. Returns `None` if the client sends no other.
-    /// Lines may end with CRLF. A request that is too long is read to its end, and returns the
-    /// number of `errno.h` to answer with.
+    /// Reads the next request, up to its empty line. Lines may end with CRLF. Returns `None` at
+    /// the end of the connection. A request that is too long is read to its end, and the errno for
+    /// the answer is returned.
     ///
     /// # Errors
-    /// The client is too slow, left amid a request, or sends no text.
+    /// The client is too slow, disconnected within a request, or sent invalid UTF-8.
     pub fn next(&mut self) -> io::Result<Option<Result<Text, i32>>> {
         if self.rest.is_empty() && !self.read(after(self.times.silence))? {
             return Ok(None);
@@ -102,7 +102,7 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// Reads the next chunk; whether there is one.
+    /// Reads the next chunk. Returns false at the end of the connection.
     fn read(&mut self, deadline: u64) -> io::Result<bool> {
         if !readable_until(self.client.as_fd(), deadline)? {
             return Err(io::ErrorKind::TimedOut.into());
@@ -117,12 +117,12 @@ fn after(time: Duration) -> u64 {
     boottime_nanos() + time.as_nanos() as u64
 }
 
-/// The text of a request. It holds keys: where it grows, what it leaves behind is wiped.
+/// The text of a request. It contains keys: when it grows, the previous buffer is wiped.
 #[derive(Debug)]
 pub(super) struct Text {
     bytes: Zeroizing<Vec<u8>>,
     budget: SharedBudget,
-    /// How much of that it has.
+    /// Bytes of the shared budget that it uses.
     taken: usize,
 }
 
@@ -132,7 +132,7 @@ impl Text {
     }
 
     pub fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes).expect("it was checked at its end")
+        std::str::from_utf8(&self.bytes).expect("`check` validated it")
     }
 
     fn check(self) -> io::Result<Self> {
@@ -158,7 +158,7 @@ impl Text {
         Ok(self)
     }
 
-    /// Has so much of the shared budget.
+    /// Reserves this number of bytes in total of the shared budget.
     fn take(&mut self, wanted: usize) -> Result<(), i32> {
         let more = wanted - self.taken;
         let take = |left: usize| left.checked_sub(more);
@@ -187,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn requests_end_with_an_empty_line_however_they_are_cut() {
-        let said = b"get=1\n\nset=1\na=b\n\n\nx\n\n";
-        for cut in 1..=said.len() {
+    fn requests_end_with_an_empty_line_for_any_split_of_the_input() {
+        let input = b"get=1\n\nset=1\na=b\n\n\nx\n\n";
+        for cut in 1..=input.len() {
             let (mut client, ours) = UnixStream::pair().unwrap();
             thread::scope(|scope| {
                 scope.spawn(move || {
-                    said.chunks(cut).for_each(|part| client.write_all(part).unwrap())
+                    input.chunks(cut).for_each(|part| client.write_all(part).unwrap())
                 });
                 let mut requests = Requests::new(&ours, SharedBudget::default());
                 for wanted in ["get=1\n", "set=1\na=b\n", "", "x\n"] {
@@ -205,11 +205,11 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_crlf_end_at_once() {
-        let said = b"get=1\r\n\r\nset=1\r\na=b\r\n\r\nget=1\r\n\n";
-        for cut in 1..=said.len() {
+    fn requests_with_crlf_end_with_an_empty_line() {
+        let input = b"get=1\r\n\r\nset=1\r\na=b\r\n\r\nget=1\r\n\n";
+        for cut in 1..=input.len() {
             let (mut client, ours) = UnixStream::pair().unwrap();
-            said.chunks(cut).for_each(|part| client.write_all(part).unwrap());
+            input.chunks(cut).for_each(|part| client.write_all(part).unwrap());
             let mut requests = Requests::new(&ours, SharedBudget::default());
             for wanted in ["get=1\r\n\r", "set=1\r\na=b\r\n\r", "get=1\r\n"] {
                 assert_eq!(next(&mut requests), Some(Ok(wanted.to_owned())), "{cut}");
@@ -220,15 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_request_stays_where_it_was_read() {
+    fn parsed_bytes_are_wiped() {
         let (mut client, ours) = UnixStream::pair().unwrap();
         let request = |lines: usize| {
             let lines = (0..lines).map(|line| format!("private_key={line}\n"));
             lines.collect::<String>() + "\n"
         };
         // The first ends within a chunk that begins the second.
-        let said = [request(100), request(300), request(1)].concat();
-        client.write_all(said.as_bytes()).unwrap();
+        let input = [request(100), request(300), request(1)].concat();
+        client.write_all(input.as_bytes()).unwrap();
         let mut requests = Requests::new(&ours, SharedBudget::default());
         for _ in 0..3 {
             next(&mut requests).unwrap().unwrap();
@@ -240,12 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_amid_a_request_or_sends_no_text_is_not_answered() {
-        for (said, kind) in
+    fn incomplete_or_invalid_request_is_an_error() {
+        for (input, kind) in
             [(&b"get=1\n"[..], None), (&b"get=\xff\n\n"[..], Some(io::ErrorKind::InvalidData))]
         {
             let (mut client, ours) = UnixStream::pair().unwrap();
-            client.write_all(said).unwrap();
+            client.write_all(input).unwrap();
             drop(client);
             let error = Requests::new(&ours, SharedBudget::default()).next().unwrap_err();
             match kind {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_says_nothing_or_does_not_end_its_request_is_not_waited_for() {
+    fn silent_or_endless_client_times_out() {
         let times = |request, silence| Times {
             request: Duration::from_millis(request),
             silence: Duration::from_millis(silence),
@@ -268,7 +268,7 @@ mod tests {
 
         requests.times = times(50, 60_000);
         thread::scope(|scope| {
-            // One byte after the other does not make it a request.
+            // Single bytes do not extend the limit.
             scope.spawn(move || {
                 while client.write_all(b"a").is_ok() {
                     thread::sleep(Duration::from_millis(1));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_too_long_is_answered_and_holds_nothing() {
+    fn too_long_request_is_rejected_and_its_memory_is_freed() {
         let (mut client, ours) = UnixStream::pair().unwrap();
         let budget = SharedBudget::default();
         let line = [&[b'a'; 65_535][..], b"\n"].concat();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_request_leaves_the_others_their_own_room() {
+    fn long_request_leaves_the_reserved_bytes_of_other_clients() {
         let budget = SharedBudget::default();
         let long = Text::new(budget.clone()).push(&vec![b'a'; MAX_REQUEST]).unwrap();
         let own = Text::new(budget.clone()).push(&[b'a'; OWN_BUDGET]).unwrap();

@@ -23,7 +23,7 @@ fn message() -> Vec<u8> {
 }
 
 #[test]
-fn a_job_is_read_as_it_was_told_and_has_no_key() {
+fn job_is_read_back_and_does_not_contain_a_key() {
     let message = message();
     assert!(!message.windows(4).any(|bytes| bytes == b"yAnz"), "the private key");
     let read = Job::read(&message).unwrap();
@@ -43,7 +43,7 @@ fn a_job_is_read_as_it_was_told_and_has_no_key() {
 }
 
 #[test]
-fn each_step_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
+fn each_step_is_executed_before_its_reply_and_a_closed_connection_ends_the_service() {
     let (line, theirs) = UnixStream::pair().unwrap();
     let (told, done) = channel();
     thread::scope(|scope| {
@@ -72,7 +72,7 @@ fn each_step_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
 }
 
 #[test]
-fn a_guardian_that_is_gone_is_told_of() {
+fn exited_guardian_is_reported() {
     let (line, theirs) = UnixStream::pair().unwrap();
     drop(theirs);
     let said = Guardian { line }.run_step(Step::PreDown).unwrap_err();
@@ -83,14 +83,14 @@ fn a_guardian_that_is_gone_is_told_of() {
 }
 
 #[test]
-fn a_guardian_that_cannot_begin_its_job_sends_the_reason() {
+fn guardian_that_cannot_start_its_job_sends_the_reason() {
     let (line, theirs) = UnixStream::pair().unwrap();
     thread::scope(|scope| {
         let refusing =
             scope.spawn(move || GuardianServer::receive(&theirs).err().unwrap().to_string());
         let error = Guardian::begin(line, b"wg0").unwrap_err();
-        assert_eq!(format!("{error:#}"), "its job: it is incomplete");
-        assert_eq!(refusing.join().unwrap(), "its job");
+        assert_eq!(format!("{error:#}"), "invalid job: the message is incomplete");
+        assert_eq!(refusing.join().unwrap(), "invalid job");
     });
     let (line, theirs) = UnixStream::pair().unwrap();
     drop(theirs);
@@ -99,7 +99,7 @@ fn a_guardian_that_cannot_begin_its_job_sends_the_reason() {
 }
 
 #[test]
-fn a_step_that_failed_is_told_from_a_guardian_that_is_gone() {
+fn failed_step_differs_from_an_exited_guardian() {
     let (line, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(&[FAILED, DONE]).unwrap();
     let mut guardian = Guardian { line };
@@ -109,7 +109,7 @@ fn a_step_that_failed_is_told_from_a_guardian_that_is_gone() {
 }
 
 /// Sends these messages after the job. Returns the number of steps that were carried out.
-fn heard(messages: &[&[u8]], outcome: StepResult) -> (usize, anyhow::Result<()>) {
+fn send_all(messages: &[&[u8]], outcome: StepResult) -> (usize, anyhow::Result<()>) {
     let (line, theirs) = UnixStream::pair().unwrap();
     line::send(&line, &[&message()]).unwrap();
     for message in messages {
@@ -126,22 +126,25 @@ fn heard(messages: &[&[u8]], outcome: StepResult) -> (usize, anyhow::Result<()>)
 }
 
 #[test]
-fn a_peer_that_takes_other_steps_or_takes_them_again_is_not_heard_any_more() {
+fn repeated_unknown_or_unordered_steps_end_the_connection() {
     let [before, save, after] = [&b"PreDown\n"[..], b"SaveConfig\n", b"PostDown\n"];
     let elsewhere = &b"SaveElsewhere\n"[..];
-    assert!(matches!(heard(&[before, save, elsewhere, after], StepResult::Succeeded), (4, Ok(()))));
-    assert!(matches!(heard(&[after], StepResult::Succeeded), (1, Ok(()))));
+    assert!(matches!(
+        send_all(&[before, save, elsewhere, after], StepResult::Succeeded),
+        (4, Ok(()))
+    ));
+    assert!(matches!(send_all(&[after], StepResult::Succeeded), (1, Ok(()))));
     for failed in [
-        // It went on, as when a signal ends it, or began again, as the interface stayed.
+        // The peer continued, as after a signal, or started again, because the interface stayed.
         &[before, save, elsewhere, after][..],
         &[before, before, before, save, before],
     ] {
-        let (heard, served) = heard(failed, StepResult::Failed);
-        assert!(heard == failed.len() && served.is_ok(), "{failed:?}: {heard}, {served:?}");
+        let (count, served) = send_all(failed, StepResult::Failed);
+        assert!(count == failed.len() && served.is_ok(), "{failed:?}: {count}, {served:?}");
     }
     for failed in [&[before, save, save][..], &[before, elsewhere, before], &[after, before]] {
-        let (heard, served) = heard(failed, StepResult::Failed);
-        assert!(heard == failed.len() - 1 && served.is_err(), "{failed:?}: {heard}, {served:?}");
+        let (count, served) = send_all(failed, StepResult::Failed);
+        assert!(count == failed.len() - 1 && served.is_err(), "{failed:?}: {count}, {served:?}");
     }
     for (messages, done) in [
         (&[before, before][..], 1),
@@ -154,29 +157,29 @@ fn a_peer_that_takes_other_steps_or_takes_them_again_is_not_heard_any_more() {
         (&[b"SaveConfig\n\xff"], 0),
         (&[b""], 0),
     ] {
-        let (heard, served) = heard(messages, StepResult::Succeeded);
-        assert!(heard == done && served.is_err(), "{messages:?}: {heard}, {served:?}");
+        let (count, served) = send_all(messages, StepResult::Succeeded);
+        assert!(count == done && served.is_err(), "{messages:?}: {count}, {served:?}");
     }
 }
 
 #[test]
-fn a_peer_is_not_heard_that_says_its_interface_is_gone_while_it_is_there() {
+fn post_down_is_refused_while_the_interface_exists() {
     let Ok(tun) = sys::Tun::create("guarded0", 1420, &std::sync::Arc::default()) else {
         return skips::skip("/dev/net/tun");
     };
-    // `lo` is always there, as a link that has the number of one that was moved away; and no link
-    // has the largest of numbers.
-    for (index, is_heard) in [(tun.2.index, false), (1, true), (i32::MAX as u32, true)] {
+    // `lo` stands for a link that has the index of a moved interface. The largest index does not
+    // exist.
+    for (index, is_accepted) in [(tun.2.index, false), (1, true), (i32::MAX as u32, true)] {
         let job = job(index, "wg0.conf", interface());
         for step in [Step::PreDown, Step::SaveConfig] {
             job.check_timing(step).unwrap();
         }
-        assert_eq!(job.check_timing(Step::PostDown).is_ok(), is_heard, "{index}");
+        assert_eq!(job.check_timing(Step::PostDown).is_ok(), is_accepted, "{index}");
     }
 }
 
 #[test]
-fn behind_a_step_that_was_refused_none_is_heard() {
+fn no_step_is_accepted_after_a_refused_one() {
     let (line, theirs) = UnixStream::pair().unwrap();
     for message in [&b"PreDown\n"[..], b"PostDown\n"] {
         line::send(&line, &[message]).unwrap();
@@ -189,7 +192,7 @@ fn behind_a_step_that_was_refused_none_is_heard() {
     assert_eq!((heard, served.is_err()), (vec![Step::PreDown], true));
 }
 
-/// The file behind a guardian whose peer had it save this.
+/// Has a guardian save this text, and returns the resulting file.
 fn saved_by(name: &str, file: &str, told: &str) -> String {
     let name = format!("linerate-guardian-{name}-{}", std::process::id());
     let folder = std::env::temp_dir().join(name);
@@ -218,7 +221,7 @@ fn saved_by(name: &str, file: &str, told: &str) -> String {
 }
 
 #[test]
-fn a_peer_has_the_state_saved_and_nothing_else_whatever_it_says() {
+fn only_the_state_of_the_device_is_saved_for_a_peer() {
     let state = DeviceState {
         private_key: Some(PrivateKey::from_bytes(&[0x40; 32])),
         listen_port: 9,
@@ -257,13 +260,13 @@ fn a_peer_has_the_state_saved_and_nothing_else_whatever_it_says() {
     ] {
         assert_eq!(saved_by("hostile", FILE, &told), FILE, "{told}");
     }
-    // Who did not ask for it does not have it, even from the peer.
+    // A peer cannot save without SaveConfig in the file.
     let plain = FILE.replace("SaveConfig = true\n", "");
     assert_eq!(saved_by("plain", &plain, &good), plain);
 }
 
 #[test]
-fn each_step_has_its_own_hooks_run_for_the_interface() {
+fn each_step_runs_its_hooks_for_the_interface() {
     let name = format!("linerate-hooks-{}", std::process::id());
     let folder = std::env::temp_dir().join(&name);
     fs::create_dir_all(&folder).unwrap();
@@ -272,7 +275,7 @@ fn each_step_has_its_own_hooks_run_for_the_interface() {
     let keys = ["PreUp", "PostUp", "PreDown", "PostDown"];
     let hooks: String = keys.iter().map(|key| say(key)).collect();
     let conf = Conf::parse("wg0.conf", &format!("[Interface]\n{hooks}")).unwrap().interface;
-    // No link has the largest of numbers.
+    // The largest index does not exist.
     let job = Job { interface: name.clone(), ..job(i32::MAX as u32, "wg0.conf", conf) };
     let mut server = GuardianServer::begin(job, Callers::default()).unwrap();
     let mut expected = String::new();
@@ -285,7 +288,7 @@ fn each_step_has_its_own_hooks_run_for_the_interface() {
 }
 
 #[test]
-fn a_hook_that_fails_is_a_failed_step_and_no_end() {
+fn failed_hook_is_a_failed_step_and_the_guardian_continues() {
     let text = "[Interface]\nPreDown = true\nPreDown = false\nPostDown = exit 3\n";
     let conf = Conf::parse("wg0.conf", text).unwrap().interface;
     let job = job(i32::MAX as u32, "wg0.conf", conf);
@@ -296,7 +299,7 @@ fn a_hook_that_fails_is_a_failed_step_and_no_end() {
 }
 
 #[test]
-fn a_command_that_waits_runs_the_hooks_and_prints_the_errors() {
+fn waiting_command_runs_the_hooks_and_prints_the_errors() {
     let name = format!("linerate-caller-{}", std::process::id());
     let folder = std::env::temp_dir().join(&name);
     fs::create_dir_all(&folder).unwrap();
@@ -320,7 +323,7 @@ fn a_command_that_waits_runs_the_hooks_and_prints_the_errors() {
         let callers = Callers { listener: None, accepted: vec![caller.clone()] };
         let mut server = GuardianServer::begin(job, callers).unwrap();
         assert_eq!(server.carry_out(Step::PreDown, "").unwrap(), StepResult::Failed);
-        assert!(server.callers.accepted.is_empty(), "its `down` is over");
+        assert!(server.callers.accepted.is_empty(), "its `down` has failed");
         caller::report_to(caller);
         caller::report(tracing::Level::WARN, "a warning");
         caller::report(tracing::Level::INFO, "no warning");
@@ -336,7 +339,7 @@ fn a_command_that_waits_runs_the_hooks_and_prints_the_errors() {
 }
 
 #[test]
-fn addresses_are_saved_in_the_order_of_the_file_and_without_those_of_the_kernel() {
+fn addresses_are_saved_in_the_order_of_the_file_without_those_of_the_kernel() {
     let nets = |texts: &[&str]| texts.iter().map(|net| net.parse().unwrap()).collect::<Vec<_>>();
     let in_file = nets(&["fd00::1/64", "10.0.0.1/24", "fe80::5/64", "10.0.0.2/24"]);
     let on_link = nets(&[
@@ -351,7 +354,7 @@ fn addresses_are_saved_in_the_order_of_the_file_and_without_those_of_the_kernel(
         addresses_now(&in_file, on_link, true),
         nets(&["fd00::1/64", "fe80::5/64", "10.0.0.2/24", "10.0.0.9/24", "fd00::2/64"])
     );
-    // A start without IPv6 leaves them out, and the next one may have it.
+    // They were skipped at a start without IPv6, but the next start may have IPv6.
     assert_eq!(
         addresses_now(&in_file, nets(&["10.0.0.2/24", "10.0.0.9/24"]), false),
         nets(&["fd00::1/64", "fe80::5/64", "10.0.0.2/24", "10.0.0.9/24"])
