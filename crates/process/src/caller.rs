@@ -30,7 +30,7 @@ use host::{
 use sys::process::listener_pid;
 use tracing::Level;
 
-use crate::line;
+use crate::framing;
 
 const HOOK: u8 = b'h';
 const ERROR: u8 = b'e';
@@ -65,7 +65,7 @@ impl Caller {
     /// # Errors
     /// The command did not send its network namespace.
     pub fn from_connection(line: UnixStream) -> anyhow::Result<Self> {
-        let namespace = line::receive(&line)?.context("the connection was closed")?;
+        let namespace = framing::receive(&line)?.context("the connection was closed")?;
         let is_elsewhere = *namespace != own_namespace();
         // A hook may take any time.
         line.set_read_timeout(None)?;
@@ -82,17 +82,17 @@ impl Caller {
     /// # Errors
     /// The command was interrupted or could not start the shell.
     pub fn run(&self, hook: &Hook) -> Option<io::Result<ExitStatus>> {
-        if self.is_elsewhere || line::send(&self.line, &[&[HOOK], &write_hook(hook)]).is_err() {
+        if self.is_elsewhere || framing::send(&self.line, &[&[HOOK], &write_hook(hook)]).is_err() {
             return None;
         }
-        let reply = line::receive(&self.line).map_err(io::Error::other);
+        let reply = framing::receive(&self.line).map_err(io::Error::other);
         Some(reply.and_then(|reply| read_status(&reply.unwrap_or_default())))
     }
 
     fn report(&self, is_error: bool, text: &str) {
         let kind = if is_error { ERROR } else { WARNING };
         // An error means that the command has ended.
-        let _ = line::send(&self.line, &[&[kind], text.as_bytes()]);
+        let _ = framing::send(&self.line, &[&[kind], text.as_bytes()]);
     }
 }
 
@@ -143,11 +143,11 @@ fn read_status(message: &[u8]) -> io::Result<ExitStatus> {
 /// The process sent an unknown message.
 pub fn serve_background(line: &UnixStream, mut print: impl FnMut(&str)) -> anyhow::Result<bool> {
     let mut failed = false;
-    while let Some(message) = line::receive(line)? {
+    while let Some(message) = framing::receive(line)? {
         match message.split_first() {
             Some((&HOOK, hook)) => {
                 let status = read_hook(hook)?.run();
-                line::send(line, &[&write_status(status)])?;
+                framing::send(line, &[&write_status(status)])?;
             }
             Some((&(ERROR | WARNING), text)) => {
                 failed |= message[0] == ERROR;
@@ -174,7 +174,7 @@ pub fn connect_to_guardian(interface: &str) -> io::Result<Option<UnixStream>> {
         },
         Ok(line) => line,
     };
-    line::send(&line, &[&own_namespace()])?;
+    framing::send(&line, &[&own_namespace()])?;
     Ok(Some(line))
 }
 

@@ -154,7 +154,7 @@ pub trait Extras: Send + Sync {
     /// round-trip time.
     ///
     /// # Errors
-    /// No answer arrived, or the process has no stack that can send the request.
+    /// No answer arrived, or the process cannot send such requests.
     fn ping(&self, _host: &str) -> io::Result<(IpAddr, Duration)> {
         Err(io::Error::from_raw_os_error(Errno::EOPNOTSUPP as i32))
     }

@@ -45,7 +45,7 @@ pub(crate) enum Message {
 pub(crate) enum Event {
     /// The interface itself changed.
     Link(LinkChange),
-    /// The data plane stop_flag.
+    /// The data plane ended.
     DataPlaneEnded(io::Error),
 }
 

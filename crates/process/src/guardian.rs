@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   peer, before its sandbox -- its job ----> guardian: this program, executed again, so that it
-//!     |                                          | has no keys, no TUN and no sockets
+//!     |                                          | holds neither keys nor TUN nor sockets
 //!     | PreDown  ----------------------------->  | runs these hooks
 //!     | SaveConfig and the device's state ---->  | writes the file (`save_config`)
 //!     | (SaveElsewhere and the state) -------->  | writes another file, as that one failed
@@ -60,8 +60,8 @@ use crate::{
     caller::{self, Caller},
     children,
     events::release_unused,
+    framing,
     lifecycle::LogStyle,
-    line,
     log_error::log_error,
 };
 
@@ -124,7 +124,7 @@ impl Guardian {
 
     /// Sends the job, and waits for the reply.
     fn begin(mut line: UnixStream, job: &[u8]) -> anyhow::Result<Self> {
-        line::send(&line, &[job])?;
+        framing::send(&line, &[job])?;
         let mut reply = [0];
         if line.read_exact(&mut reply).is_err() {
             bail!("it exited at once");
@@ -154,7 +154,8 @@ impl Guardian {
     }
 
     fn send_step(&mut self, step: Step, text: &str) -> anyhow::Result<()> {
-        line::send(&self.line, &[step.key().as_bytes(), b"\n", text.as_bytes()]).context(GONE)?;
+        framing::send(&self.line, &[step.key().as_bytes(), b"\n", text.as_bytes()])
+            .context(GONE)?;
         let mut reply = [0];
         self.line.read_exact(&mut reply).context(GONE)?;
         if reply == [DONE] { Ok(()) } else { Err(StepFailed(step).into()) }
@@ -189,7 +190,7 @@ pub struct Rehearsal {
     pub steps: Vec<(&'static str, Option<String>)>,
 }
 
-/// Receives all messages without executing them, for the fuzzer.
+/// Receives all messages without executing them. Used by the fuzzer.
 ///
 /// # Errors
 /// The job is invalid. A later error ends the steps.
@@ -223,7 +224,7 @@ fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
     { line }.write_all(&[DONE])?;
     release_unused();
     let (mut last, mut may_restart) = (None, false);
-    while let Some(message) = line::receive(line)? {
+    while let Some(message) = framing::receive(line)? {
         let (step, text) = Step::read(&message).context("the peer sent an unknown step")?;
         let is_next = last < Some(step) || may_restart && step == Step::PreDown;
         ensure!(is_next, "{}: {WRONG_TIME}", step.key());
@@ -263,7 +264,7 @@ impl Job {
     }
 
     fn receive(line: &UnixStream) -> anyhow::Result<Self> {
-        let message = line::receive(line)?.context("the connection was closed")?;
+        let message = framing::receive(line)?.context("the connection was closed")?;
         Self::read(&message).context("invalid job")
     }
 
@@ -338,7 +339,7 @@ fn save_config(path: &Path, conf: &Interface, state: &DeviceState) -> anyhow::Re
 
 struct GuardianServer {
     job: Job,
-    /// The log at the start. Later changes of its file have no effect.
+    /// The log at the start. Later changes of its file are ignored.
     undo_log: UndoLog,
     callers: Callers,
 }

@@ -1,5 +1,5 @@
-//! A process with an interface: a TUN device, and with `up` all that wg-quick(8) does around it. It
-//! leaves nothing behind.
+//! A process with an interface: a TUN device and, with `up`, everything that wg-quick(8)
+//! configures. All changes are undone at the end.
 
 use std::{io, os::unix::net::UnixStream, path::Path, sync::Arc};
 
@@ -34,42 +34,42 @@ use crate::{
     up::{Source, Up},
 };
 
-/// What the process is to do.
+/// The options of the process.
 #[derive(Debug, Default)]
 pub struct Options {
     /// The interface's name.
     pub name: String,
-    /// The user to switch to once everything that needs root is open.
+    /// The user to switch to after everything that needs root is open.
     pub user: Option<String>,
     /// A configuration to bring up.
     pub conf: Option<Source>,
-    /// What of the machine it uses.
+    /// The resources of the machine that it uses.
     pub resources: Resources,
-    /// Whether it confines itself.
+    /// Whether it runs in a sandbox.
     pub sandbox: bool,
-    /// Whether it is a node of a tailnet, and not configured otherwise.
+    /// The options of a tailnet node, which replace a configuration file.
     pub member: Option<member::Options>,
-    /// Which packets of peers may enter; all by default.
+    /// The filter of packets from peers; all are accepted by default.
     pub filter: Option<Policy>,
-    /// How it logs.
+    /// The log style.
     pub log_style: LogStyle,
-    /// Whether wg-quick(8) runs it. Then only wg-quick takes the interface down.
+    /// Whether wg-quick(8) started it. Then only wg-quick may take the interface down.
     pub by_wg_quick: bool,
 }
 
-/// Runs a peer until it is told to end. `ready` is called once the interface
-/// and the socket can be used.
+/// Runs a peer until its end is requested. `ready` is called when the interface and the socket can
+/// be used.
 ///
 /// # Errors
-/// It could not be started, or not be taken down cleanly.
+/// The peer could not be started or not be taken down cleanly.
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     process::harden().context("core dumps")?;
     let Options { name, user, conf, resources, sandbox, member, filter, log_style, .. } = options;
     let by_wg_quick = options.by_wg_quick;
-    // While signals still end the process.
+    // Before signals are blocked, so that they end a wait for the lock.
     let conf = conf.map(|source| anyhow::Ok((source, lock(&name)?))).transpose()?;
     let members_lock = member.as_ref().map(|_| lock(&name)).transpose()?;
-    // Before any thread: signals and rights are each thread's own.
+    // Before any thread is started: each thread has its own signal mask and capabilities.
     let signals = Signals::block().context("signals")?;
     let supervisor = Supervisor::from_environment();
     let up = conf.map(|(source, lock)| Up::new(source, &name, lock, sandbox));
@@ -85,7 +85,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let offloads = Arc::new(offloads);
     let tun = Tun::create(&name, DEFAULT_MTU, &offloads).map_err(|error| match error {
         TunError::NoDevice | TunError::NoPermission if member.is_some() => {
-            anyhow::anyhow!("{name}: {error}; `linerate join --userspace` needs none")
+            anyhow::anyhow!("{name}: {error}; `linerate join --userspace` works without it")
         }
         error => explain(&name, error),
     })?;
@@ -95,7 +95,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let mut control = ControlSocket::bind(&ip.info.name)
         .with_context(|| format!("{}", socket_path(&ip.info.name).display()))?;
     let watch = Watch::new(control.path()).context("watch of the socket")?;
-    // Before rights are given up: the kernel checks them when the socket is opened.
+    // Before capabilities are dropped: the kernel checks them when the socket is opened.
     let follow = Some(LinkFollower::open(index).context("netlink")?);
     let event_sources = EventSources { follow, ..EventSources::open(signals, Some(watch))? };
     let wanted = HelperConfig { index, sandbox, other_user: user.is_some() };
@@ -108,7 +108,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(helper) = helper.as_ref().filter(|_| !sandbox) {
         register_empty(helper).context("helper process")?;
     }
-    // Without a sandbox it has its rights itself.
+    // Without a sandbox the process has the capabilities itself.
     let helper = helper.filter(|_| sandbox);
     let udp = UdpSocket::unbound_with_helper(&offloads, helper.clone()).context("UDP socket")?;
     let open = |options| Member::open(&name, Some(index), options, udp.1.waker());
@@ -159,7 +159,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     life.run(ready)
 }
 
-/// What decides whether there is a helper, and what it is for.
+/// The conditions for starting a helper, and its tasks.
 struct HelperConfig {
     index: u32,
     sandbox: bool,
@@ -167,8 +167,8 @@ struct HelperConfig {
 }
 
 impl HelperConfig {
-    /// Starts the process that keeps the rights that the peer gives up, if it has any: for what
-    /// needs them from time to time, and to remove sockets that `--user` may not remove.
+    /// Starts the process that retains the capabilities that the peer drops, if it has any. It
+    /// executes privileged commands, and removes sockets that the user of `--user` may not remove.
     fn start<'a>(&self, files: impl Iterator<Item = &'a Path>) -> io::Result<Option<Arc<Helper>>> {
         let has_capabilities = self.sandbox && process::has_network_capabilities();
         if !has_capabilities && !self.other_user {
@@ -185,12 +185,12 @@ impl HelperConfig {
     }
 }
 
-/// Waits for the interface's lock. It is held until the process ends: only then are its addresses,
-/// such as the port of the metrics, free for the next process.
+/// Waits for the interface lock. The lock is released when the process exits, because only then
+/// are its addresses, such as the port of the metrics, free for the next process.
 fn lock(name: &str) -> anyhow::Result<&'static InterfaceLock> {
     let lock = InterfaceLock::wait(name)?.ok_or_else(|| explain(name, TunError::Busy))?;
-    // An interface that a process uses without the lock is left alone, and so is its undo log. One
-    // that no process uses can be attached to; it stays when it is released here.
+    // An interface that a process uses without the lock is not touched, nor is its undo log. A
+    // persistent interface without a process can be attached to; it remains when it is released.
     if Netlink::open()?.link_by_name(name)?.is_some() {
         attach(name).map_err(|error| explain(name, error))?;
     }
@@ -210,8 +210,8 @@ fn attach(name: &str) -> Result<(), TunError> {
 fn explain(name: &str, error: TunError) -> anyhow::Error {
     match error {
         TunError::Busy => anyhow::anyhow!(
-            "{name}: the interface exists already; `linerate down {name}` or `ip link delete \
-             {name}` ends what holds it"
+            "{name}: the interface exists already; remove it with `linerate down {name}` or `ip \
+            link delete {name}`"
         ),
         error => anyhow::Error::new(error).context(name.to_owned()),
     }
@@ -222,7 +222,7 @@ struct Interface {
     member: Option<Member>,
     /// The index at the start.
     index: u32,
-    /// The index in this network namespace, while it is here.
+    /// The index in this network namespace; `None` while the interface is in another one.
     index_here: Option<u32>,
     path_mtu: bool,
     post_quantum: PostQuantum,
@@ -293,7 +293,7 @@ impl ProcessKind for Interface {
 
     fn handle(&mut self, node: &Node, event: Event) -> Option<StopReason> {
         match event {
-            // Wherever the interface was, it is deleted.
+            // The interface was deleted, in whichever namespace it was.
             Event::DataPlaneEnded(error) if errno(&error) == Some(Errno::EBADFD) => {
                 Some(StopReason::InterfaceDeleted)
             }
@@ -323,7 +323,7 @@ impl ProcessKind for Interface {
         self.member.iter().for_each(Member::network_changed);
     }
 
-    /// An interface in another network namespace goes away with the TUN, when the process ends.
+    /// The kernel removes an interface in another network namespace when the process exits.
     fn take_down(
         self,
         node: Arc<Node>,
@@ -355,7 +355,7 @@ impl ProcessKind for Interface {
 }
 
 impl Interface {
-    /// Follows the interface's state.
+    /// Handles a change of the interface.
     fn handle_link_change(&mut self, node: &Node, event: LinkChange) {
         match event {
             LinkChange::Up => self.link_up(node),
@@ -367,12 +367,11 @@ impl Interface {
                 tracing::info!("the interface was moved to another network namespace");
                 if !is_visible {
                     tracing::warn!(
-                        "cannot see whether the interface is up there, nor its MTU: that needs \
-                         CAP_NET_BROADCAST at the start"
+                        "cannot monitor its state and MTU there: that needs CAP_NET_BROADCAST at the \
+                        start"
                     );
                 }
-                // It may be up there without an event. If it is down and that can be seen, an event
-                // follows.
+                // It may be up there. If it is down and visible, an event follows.
                 self.link_up(node);
             }
             LinkChange::MovedBack(index) => {
@@ -384,7 +383,7 @@ impl Interface {
         }
     }
 
-    /// Events were lost: reads the state of the link, if it is in this network namespace.
+    /// Reads the state of the link after lost events, if it is in this network namespace.
     fn resynchronise(&self, node: &Node) {
         node.routes_changed();
         let Some(index) = self.index_here else { return };
@@ -398,12 +397,12 @@ impl Interface {
         }
     }
 
-    /// Opens the UDP socket. Without one the interface would lose everything silently, so it is set
-    /// down again, if it is in this network namespace.
+    /// Opens the UDP socket. Without a socket the interface would lose all packets silently, so it
+    /// is set down again if it is in this network namespace.
     fn link_up(&self, node: &Node) {
         let Err(error) = node.link_up() else { return };
         let Some(index) = self.index_here else {
-            tracing::error!(%error, "no UDP socket: the interface carries nothing");
+            tracing::error!(%error, "no UDP socket: the interface cannot transport packets");
             return;
         };
         tracing::error!(%error, "no UDP socket: the interface is set down again");
@@ -417,8 +416,9 @@ impl Interface {
     }
 }
 
-/// Deletes the interface, itself or by the helper. One that came back to this namespace under
-/// another index goes away with its TUN device: the helper acts only on the index at the start.
+/// Deletes the interface, directly or through the helper. The helper accepts only the index at the
+/// start. An interface that returned to this namespace with another index is removed with its TUN
+/// device.
 pub(crate) fn delete_link(node: &Node, netlink: &Netlink, index: u32) -> io::Result<()> {
     match node.helper() {
         Some(helper) if index == node.info().index => helper.delete_link(),

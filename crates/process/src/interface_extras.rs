@@ -1,15 +1,15 @@
-//! What the control socket of an interface shows and refuses: the offered networks of a router, for
-//! `linerate doctor`, and going down where wg-quick(8) has to do that.
+//! Additional answers of an interface's control socket: the offered networks of a router, for
+//! `linerate doctor`. It also refuses to go down if wg-quick(8) must do that.
 
 use config::uapi::Stats;
 use ipnet::IpNet;
 
 use crate::control::Extras;
 
-/// The part of an interface's state that its peer does not have.
+/// State of an interface that its node does not have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InterfaceExtras {
-    /// The networks that peers may reach behind this host.
+    /// Networks behind this host that peers may reach.
     pub networks: Vec<IpNet>,
     /// Whether wg-quick(8) brought the interface up.
     pub by_wg_quick: bool,

@@ -1,24 +1,24 @@
-//! Undoes what a killed process left behind.
+//! Undoes the changes of a killed process.
 
 use anyhow::Context;
 use host::{InterfaceLock, UndoLog, sockets::socket_path};
 use sys::{SocketFile, netlink::Netlink};
 
-/// What came of [`undo_leftovers`].
+/// The result of [`undo_leftovers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftoversResult {
-    /// There was nothing to do, or an interface of that name exists.
+    /// Nothing was left, or an interface of that name exists.
     Nothing,
-    /// Another process brought the interface down meanwhile.
+    /// Another process brought the interface down in the meantime.
     ByAnother,
-    /// What was left is undone.
+    /// The remaining changes were undone.
     Undone,
 }
 
-/// Undoes what a killed process left of an interface, once its guardian is done.
+/// Undoes the changes that a killed process made for an interface, after its guardian has exited.
 ///
 /// # Errors
-/// What is left cannot be read, or not all of it could be undone.
+/// The undo log cannot be read, or not all changes could be undone.
 pub fn undo_leftovers(name: &str) -> anyhow::Result<LeftoversResult> {
     if !InterfaceLock::has_lock_file(name) && UndoLog::open(name)?.is_empty() {
         return Ok(LeftoversResult::Nothing);
@@ -30,7 +30,7 @@ pub fn undo_leftovers(name: &str) -> anyhow::Result<LeftoversResult> {
     }
     let swept = match (undo_log.is_empty(), lock.was_contended()) {
         (false, _) => LeftoversResult::Undone,
-        // The guardian has done everything except remove the socket's file.
+        // The guardian has undone everything, except that it did not remove the socket file.
         (true, true) => LeftoversResult::ByAnother,
         (true, false) => return Ok(LeftoversResult::Nothing),
     };

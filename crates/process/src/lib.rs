@@ -1,18 +1,18 @@
-//! Floor 5: the life of a `linerate` process, from its start to its end.
+//! Floor 5: `linerate` processes, from start to end.
 //!
 //! ```text
-//!   interface ──┐                          files ─► rights ─► threads ─► system calls
-//!   (up)        ├─► life: Lifecycle::run ─► start │ bring up │ enter the sandbox │ serve │ take down
+//!   interface ──┐                   file access ─► privileges ─► threads ─► system calls
+//!   (up)        ├─► lifecycle: Lifecycle::run ─► start │ bring up │ enter the sandbox │ serve │ take down
 //!   proxy ──────┘                            `── control, metrics: answer requests
 //!
 //!   member: a node of a tailnet, with its agent and its steward
-//!   guardian: a second process, for what needs rights when the interface goes down
+//!   guardian: a second process with the privileges to take the interface down
 //!   syslog: a process that forwards the log of a peer in the background
 //!   endpoints, resolver: names of endpoints, resolved again by a process that may query name servers
 //! ```
 //!
-//! [`interface`] and [`proxy`] are the two kinds of process. [`life`] is what they have in common;
-//! only it knows in which order rights are given up.
+//! [`interface`] and [`proxy`] are the two kinds of process. [`lifecycle`] is their common part,
+//! which defines the order in which privileges are dropped.
 #![forbid(unsafe_code)]
 
 mod caller;
@@ -24,12 +24,12 @@ mod conf_file;
 mod control;
 mod endpoints;
 mod events;
+mod framing;
 mod guardian;
 pub mod interface;
 mod interface_extras;
 mod leftovers;
 mod lifecycle;
-mod line;
 mod log_error;
 pub mod member;
 pub mod metrics;

@@ -1,14 +1,14 @@
-//! Starts, runs and ends a process, whatever it is for. Everything is opened with all rights; then
-//! the rights are given up, in the one order in which each step still has the rights that it needs.
+//! Starts, runs and ends a process of any kind. Everything is opened with all privileges. Then the
+//! privileges are dropped in an order in which each step still has those that it needs.
 //!
 //! ```text
-//!   Lifecycle { sides, sockets, sandbox, kind }            everything is open; no thread but the main one
+//!   Lifecycle { sides, sockets, sandbox, kind }            everything is open; only the main thread runs
 //!     `── run
-//!          sandbox.start    threads of the node                           files, rights: confined
-//!          kind.configure   the peer, before anybody can ask              the main thread has all
-//!          sandbox.start    threads of control, metrics, events           files, rights: confined
-//!          kind.bring_up    the host: addresses, routes, hooks            the main thread has all
-//!          kind.delegate   to a guardian and a helper, which keep rights
+//!          sandbox.start    threads of the node                           files, privileges: confined
+//!          kind.configure   the peer, before requests are accepted        the main thread: privileged
+//!          sandbox.start    threads of control, metrics, events           files, privileges: confined
+//!          kind.bring_up    the host: addresses, routes, hooks            the main thread: privileged
+//!          kind.delegate    to a guardian and a helper, which stay privileged
 //!          sandbox.enter                                                  the main thread: confined
 //!          kind.serve       clients of proxies
 //!          sandbox.confine_calls                                          all threads: system calls
@@ -45,79 +45,81 @@ use crate::{
     supervisor::Supervisor,
 };
 
-/// How a process logs, on standard error.
+/// The format of the log on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStyle {
-    /// The process goes to the background once it is ready.
+    /// Whether the process goes to the background when it is ready.
     pub background: bool,
-    /// Lines of JSON, for programs.
+    /// Whether the log consists of lines of JSON.
     pub json: bool,
 }
 
-/// What of the machine a peer uses.
+/// Resources of the machine that a peer uses.
 #[derive(Debug, Default)]
 pub struct Resources {
-    /// Which offloads are used from the start.
+    /// The initially enabled offloads.
     pub offloads: Offloads,
-    /// How many cores.
+    /// Number of cores.
     pub cores: usize,
-    /// Whether it searches for the MTU of the path to each peer. If `None`, the configuration
-    /// decides; the default is to search.
+    /// Whether the MTU of the path to each peer is searched for. `None` uses the configuration,
+    /// with the default to search.
     pub path_mtu: Option<bool>,
-    /// Whether secrets are agreed with peers against quantum computers. If `None`, the
-    /// configuration decides; the default is to agree with each peer that supports it.
+    /// Whether post-quantum secrets are agreed on with peers. `None` uses the configuration, with
+    /// the default to agree with each peer that supports it.
     pub post_quantum: Option<PostQuantum>,
-    /// Which code computes handshakes and packets. If `None`, the configuration decides; the default
-    /// is the fastest.
+    /// The implementation of the cryptography. `None` uses the configuration, with the fastest as
+    /// the default.
     pub crypto: Option<Crypto>,
-    /// Where metrics are served; nowhere by default.
+    /// The address at which metrics are served, if any.
     pub metrics: Option<metrics::Address>,
 }
 
-/// What differs between the kinds of process, in the order of the calls.
+/// The steps that differ between the kinds of process, in the order of the calls.
 pub(crate) trait ProcessKind: Send {
-    /// Configures the peer before the control socket answers, with all rights.
+    /// Configures the peer before the control socket answers, with all privileges.
     fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()>;
 
-    /// What the control socket shows beside the peer. Called by a confined thread.
+    /// Returns the additional answers of the control socket. Called by a confined thread.
     fn extras(&mut self, node: &Arc<Node>) -> Arc<dyn Extras>;
 
-    /// Configures the host around the peer, with all rights, once the control socket answers.
+    /// Configures the host for the peer, with all privileges, after the control socket was
+    /// started.
     fn bring_up(&mut self, _: &Arc<Node>) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Hands to other processes what needs rights from now on.
+    /// Delegates privileged tasks to other processes.
     fn delegate(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Starts the rest. This thread is confined now.
+    /// Starts the remaining parts. The thread is confined.
     fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()>;
 
-    /// The time until [`ProcessKind::catch_up`] is to be called, if it is.
+    /// The time until [`ProcessKind::catch_up`] must be called, if at all.
     fn wait(&self) -> Option<Duration> {
         None
     }
 
-    /// Does what was postponed.
+    /// Executes postponed work.
     fn catch_up(&mut self) {}
 
     /// Prepares the end that a command requests.
     ///
     /// # Errors
-    /// The process goes on.
+    /// The preparation failed. The process continues.
     fn prepare_down(&mut self, _: &Node) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Handles an event. `Some` ends the process.
+    /// Handles an event. A returned reason ends the process.
     fn handle(&mut self, node: &Node, event: Event) -> Option<StopReason>;
 
-    /// Links, addresses, routes or rules of this machine changed; each change is there once.
+    /// Handles changes of links, addresses, routes or rules of this machine, without duplicates.
     fn handle_changes(&mut self, node: &Node, changes: &[netlink::Event]);
 
-    /// Undoes everything. `file` is the control socket's; `reason` is `None` if the start failed.
+    /// Undoes everything. `file` is that of the control socket; `reason` is `None` if the start
+    /// failed.
     ///
     /// # Errors
     /// Something could not be undone.
@@ -129,17 +131,17 @@ pub(crate) trait ProcessKind: Send {
     ) -> anyhow::Result<()>;
 }
 
-/// Why a process ends.
+/// The reason for the end of a process.
 pub(crate) enum StopReason {
-    /// It was told to.
+    /// A signal or command requested it.
     Requested,
-    /// The interface is gone.
+    /// The interface was deleted.
     InterfaceDeleted,
     /// The data plane failed.
     DataPlaneFailed(io::Error),
 }
 
-/// The parts of a process, all opened.
+/// The opened parts of a process.
 pub(crate) struct Lifecycle<K, R, S> {
     pub name: String,
     pub ip: IpSide<R, S>,
@@ -155,17 +157,17 @@ pub(crate) struct Lifecycle<K, R, S> {
     pub kind: K,
 }
 
-/// The files of the sockets, which are removed when these are dropped.
+/// The socket files. They are removed when this is dropped.
 struct SocketFiles {
     control: Option<SocketFile>,
     _metrics: Option<SocketFile>,
 }
 
 impl<K: ProcessKind, R: IpRecv + 'static, S: IpSend> Lifecycle<K, R, S> {
-    /// Runs it until it is told to end. `ready` is called once it can be used.
+    /// Runs the process until its end is requested. `ready` is called when it can be used.
     ///
     /// # Errors
-    /// It could not be started, its data plane failed, or something could not be undone.
+    /// The process could not be started, its data plane failed, or something could not be undone.
     pub fn run(self, ready: impl FnOnce()) -> anyhow::Result<()> {
         let Self { name, sandbox, supervisor, mut kind, .. } = self;
         let Self { ip, udp, offloads, cores, attached, control, metrics, event_sources, .. } = self;
@@ -225,7 +227,7 @@ fn start<R: IpRecv + 'static, S: IpSend>(
     Ok(Arc::new(node.context("engine")?))
 }
 
-/// Handles events until the process is to end.
+/// Handles events until the end of the process is requested.
 fn live(node: &Node, kind: &mut impl ProcessKind, inbox: &mpsc::Receiver<Message>) -> StopReason {
     let mut pending = None;
     while let Some(message) = pending.take().or_else(|| next(kind, inbox)) {
@@ -247,7 +249,7 @@ fn live(node: &Node, kind: &mut impl ProcessKind, inbox: &mpsc::Receiver<Message
                 };
                 tracing::error!("{error:#}");
                 caller::stop_reporting();
-                // An error means that the client has left.
+                // An error means that the client has disconnected.
                 let _ = client.shutdown(Shutdown::Both);
             }
             Message::Event(event) => {
@@ -260,7 +262,7 @@ fn live(node: &Node, kind: &mut impl ProcessKind, inbox: &mpsc::Receiver<Message
     StopReason::Requested
 }
 
-/// The next event. Meanwhile, what was postponed is done when it is due.
+/// Waits for the next event. Postponed work is executed in the meantime when it is due.
 fn next(kind: &mut impl ProcessKind, inbox: &mpsc::Receiver<Message>) -> Option<Message> {
     while let Some(wait) = kind.wait() {
         match inbox.recv_timeout(wait) {
@@ -271,7 +273,7 @@ fn next(kind: &mut impl ProcessKind, inbox: &mpsc::Receiver<Message>) -> Option<
     next_event(inbox)
 }
 
-/// Binds the metrics' address.
+/// Binds the address of the metrics.
 ///
 /// # Errors
 /// It is in use.
@@ -279,7 +281,7 @@ pub(crate) fn bind_metrics(address: Option<&metrics::Address>) -> anyhow::Result
     address.map(Metrics::bind).transpose().context("metrics")
 }
 
-/// The files of a process's sockets.
+/// The socket files of a process.
 pub(crate) fn socket_files<'a>(
     control: Option<&'a ControlSocket>,
     metrics: Option<&'a Metrics>,
@@ -288,10 +290,10 @@ pub(crate) fn socket_files<'a>(
     control.into_iter().chain(iter::once(metrics.and_then(Metrics::path)).flatten())
 }
 
-/// Tells a helper that there are no routes and rules.
+/// Registers an empty list of routes and rules with a helper.
 ///
 /// # Errors
-/// It is gone.
+/// The helper has exited.
 pub(crate) fn register_empty(helper: &Helper) -> io::Result<()> {
     helper.register(&[], &[])
 }

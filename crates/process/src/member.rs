@@ -1,19 +1,19 @@
-//! A process that is a node of a tailnet, and the others that it has beside it.
+//! A process that is a tailnet node, and its child processes.
 //!
 //! ```text
-//!   this process      the data plane: the node key, the TUN, the UDP socket       no rights left
-//!     |  `--- line --------------------------------------------------------.
-//!     |                                                                      v
-//!   steward           what is to be done to the host; starts the agent     agent
-//!     root, no keys   `--- what the host is to have, and the files ------->  control, relays, paths,
-//!     |                                                                      names: the network's words
-//!   relay, where peers are relayed: a UDP socket, no keys, no rights          |
-//!        `--------------- line: who may be relayed ---------------------------'
+//!   this process      the data plane: node key, TUN, UDP socket; no privileges
+//!     |  `--- channel ----------------------------------------------------.
+//!     |                                                                    v
+//!   steward           configures the host, starts the agent              agent
+//!     root, no keys   `--- channel: desired host state, files to store --->  control server, relays,
+//!     |                                                                      paths, names
+//!   relay server      for peers, if enabled: a UDP socket, no keys         |
+//!     no privileges   `--- channel: permitted clients ---------------------'
 //! ```
 //!
-//! The agent is another user without rights. If it dies, the steward starts another one, and the
-//! data plane has what it was told. If the data plane ends, so does the steward, which ends the
-//! agent and undoes what it did to the host.
+//! The agent runs as another user without privileges. If it dies, the steward starts another one,
+//! and the data plane keeps its configuration. If the data plane exits, the steward stops the agent,
+//! undoes its changes of the host and exits.
 
 pub(crate) mod agent;
 mod host_state;
@@ -37,36 +37,37 @@ use sys::{Channel, atomic_file, netlink::Netlink, process};
 use crate::{closing, lifecycle::LogStyle, log_error::log_error};
 use steward::{Job, StewardChannel};
 
-/// Where the states of machines are.
+/// Folder of the states of machines.
 const STATES: &str = "/var/lib/linerate";
-/// Where the sockets of Tailscale's local interface are.
+/// Folder of the sockets of Tailscale's local API.
 const SOCKETS: &str = "/run/linerate";
-/// The first of the marks and tables of members: by the interface's index, so that two differ.
+/// The first number of marks and tables of members. The interface's index is added, so that they
+/// differ.
 const FIRST_MARK: u32 = 0x6c00_0000;
 
-/// The file of [`Options::address_ranges`] in the folder of the state: a network per line.
+/// The file of [`Options::address_ranges`] in the state folder, with a network per line.
 const ADDRESS_RANGES: &str = "address-ranges";
-/// More than the files of a new node have, in bytes.
+/// Upper bound of the size of a new node's files, in bytes.
 const ROOM: usize = 32 << 10;
 
-/// What of a machine's membership is known before it speaks to anybody.
+/// The options of a member at its start.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The folder of its state.
+    /// The state folder.
     pub state: PathBuf,
-    /// The user accepts addresses of these networks, in addition to tailnet addresses.
-    /// If empty, the networks of the last start that named some.
+    /// Networks from which the user accepts addresses, in addition to tailnet addresses. If empty,
+    /// the last networks that were given are used.
     pub address_ranges: Vec<IpNet>,
 }
 
-/// The folder of the state of the member with this name, unless it is said.
+/// The default state folder of a member.
 pub fn state_folder(name: &str) -> PathBuf {
     let own = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state/linerate"));
     let folder = if process::is_root() { None } else { own() };
     folder.unwrap_or_else(|| STATES.into()).join(name)
 }
 
-/// The socket where a member answers as tailscaled does.
+/// The socket on which a member answers like tailscaled.
 pub fn local_socket(name: &str) -> PathBuf {
     let own =
         || std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("linerate"));
@@ -83,16 +84,17 @@ fn socket_name(name: &str) -> String {
     format!("{name}.tailscaled.sock")
 }
 
-/// A member's parts of a process with an interface or a stack.
+/// The member parts of a process with an interface or a stack.
 pub(crate) struct Member {
     name: String,
-    /// The interface's index; `None` where there is no interface.
+    /// The interface's index; `None` without an interface.
     index: Option<u32>,
     state: PathBuf,
     address_ranges: Vec<IpNet>,
-    /// Until the data plane serves the agent.
+    /// `None` after the data plane has started to serve the agent.
     plane: Option<(Ends, Channel, KeyFile)>,
-    /// The agent's end of its line, until the steward has it.
+    /// The agent's end of the connection to the data plane; `None` after it was sent to the
+    /// steward.
     agents_end: Option<Channel>,
     steward: Option<StewardChannel>,
     plane_handle: Option<PlaneHandle>,
@@ -100,7 +102,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Opens the state and the sockets. Returns what the data plane has attached as well.
+    /// Opens the state and the sockets. Also returns the attachments for the data plane.
     ///
     /// # Errors
     /// The folder cannot be used, or another process uses it.
@@ -148,12 +150,12 @@ impl Member {
         Ok((attached, member))
     }
 
-    /// The mark of what the member's processes send, and the number of its routing table.
+    /// The mark of packets that the member's processes send, and the number of its routing table.
     pub fn mark(&self) -> u32 {
         self.index.map_or(0, |index| FIRST_MARK + index)
     }
 
-    /// Sets the interface up. With all rights.
+    /// Sets the interface up. Requires all privileges.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -170,10 +172,10 @@ impl Member {
         plane::open_socket(node, &self.state)
     }
 
-    /// Starts the steward, and it the agent. With all rights.
+    /// Starts the steward, which starts the agent. Requires all privileges.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The steward cannot be started.
     pub fn start_steward(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
         let Some(line) = self.agents_end.take() else { return Ok(()) };
         let job = Job {
@@ -198,18 +200,20 @@ impl Member {
         Ok(())
     }
 
-    /// Links, addresses or routes of this machine changed.
+    /// Reports a change of links, addresses or routes of this machine.
     pub fn network_changed(&self) {
         self.plane_handle.iter().for_each(PlaneHandle::network_changed);
     }
 
-    /// The steward undoes what it did, and ends the agent. Returns when it has.
+    /// Waits until the steward has undone its changes and stopped the agent.
     pub fn end(&mut self) {
         let Some(steward) = self.steward.take() else { return };
         match steward.end() {
-            // It was killed before, and `Health` has said so.
+            // It was killed before, which `Health` has reported.
             Err(error) if is_broken_pipe(&error) => {
-                tracing::warn!("the steward is gone: `linerate down` undoes what it leaves behind");
+                tracing::warn!(
+                    "the steward has exited: `linerate down` undoes the remaining changes"
+                );
             }
             ended => log_error(ended.context("steward")),
         }
@@ -220,7 +224,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// The networks in a file that may be absent.
+/// Reads the networks in a file, which may be absent.
 fn read_ranges(path: &Path) -> anyhow::Result<Vec<IpNet>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -232,12 +236,14 @@ fn read_ranges(path: &Path) -> anyhow::Result<Vec<IpNet>> {
     text.lines().enumerate().map(range).collect()
 }
 
-/// Whether a node that is new can keep its keys. One that has joined runs without any room.
+/// Checks that the disk has room for the keys of a new node; not for a node that has joined.
 fn has_room(state: &Path) -> anyhow::Result<()> {
     let probe = state.join("room");
-    let kept =
+    let stored =
         atomic_file::replace(&probe, &" ".repeat(ROOM)).and_then(|()| atomic_file::remove(&probe));
-    kept.with_context(|| format!("{}: a node keeps its keys there; make room", state.display()))
+    stored.with_context(|| {
+        format!("{}: not enough disk space for the keys of a node", state.display())
+    })
 }
 
 fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {

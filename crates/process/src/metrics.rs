@@ -1,7 +1,7 @@
-//! Counters for Prometheus, over HTTP on a loopback address or a Unix socket: they tell which peers
-//! communicate, so only this machine may read them.
+//! Counters for Prometheus, over HTTP on a loopback address or a Unix socket. They reveal which
+//! peers communicate, so only this machine may read them.
 //!
-//! One thread answers one client after the other, without state between them.
+//! One thread answers clients one by one, without state between requests.
 
 mod text;
 
@@ -20,14 +20,14 @@ use std::{
 use node::Node;
 use sys::{ACCEPT_PAUSE, SocketFile, clock::boottime_nanos, process::Helper};
 
-/// Bytes of a request's head; scrapers send some hundred.
+/// Limit of a request's head in bytes. Scrapers send some hundred.
 const MAX_HEAD: usize = 4096;
-/// How long a client may take to send its request, and to read the reply.
+/// The time in which a client must send its request and read the response.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of the thread's stack, which needs little.
+/// Bytes of the thread's stack.
 const STACK: usize = 128 * 1024;
 
-/// Where metrics are served.
+/// The address at which metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A loopback address and a port.
@@ -36,12 +36,12 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// Metrics cannot be served there.
+/// The reason why metrics cannot be served at an address.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AddressError {
-    /// Neither an address with a port nor `unix:` and a path.
+    /// The text is neither an address with a port nor `unix:` and a path.
     Form,
-    /// An address that other machines might reach.
+    /// Other machines might reach the address.
     NotLoopback,
 }
 
@@ -66,8 +66,8 @@ impl fmt::Display for AddressError {
         f.write_str(match self {
             Self::Form => "neither ADDRESS:PORT nor unix:/PATH",
             Self::NotLoopback => {
-                "not a loopback address: what peers do is not for other machines; a reverse proxy \
-                 with a password may pass it on"
+                "not a loopback address: other machines must not see the activity of peers; use a \
+                reverse proxy with a password"
             }
         })
     }
@@ -75,7 +75,7 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
-/// Bound, but not served yet.
+/// A bound listener that is not served yet.
 #[derive(Debug)]
 pub struct Metrics(Listener);
 
@@ -86,7 +86,7 @@ enum Listener {
 }
 
 impl Metrics {
-    /// Binds the address. A Unix socket that a killed process left there is replaced.
+    /// Binds the address. A stale Unix socket of a killed process is replaced.
     ///
     /// # Errors
     /// `AddrInUse` if a process listens there.
@@ -115,8 +115,8 @@ impl Metrics {
         }
     }
 
-    /// Serves the counters of `node`, in a thread of its own, until the process ends. The
-    /// file of a Unix socket stays the caller's.
+    /// Serves the counters of `node` in a separate thread until the process exits. The caller owns
+    /// the returned file of a Unix socket.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -135,9 +135,9 @@ impl Metrics {
     }
 }
 
-/// Who asks.
+/// The connection to a client.
 trait Client: Read + Write {
-    /// How long one read or one write may take.
+    /// Sets the timeout of a read or a write.
     fn limit(&self, time: Duration) -> io::Result<()>;
 }
 
@@ -160,7 +160,7 @@ fn serve_each<C: Client>(node: &Node, clients: impl Iterator<Item = io::Result<C
         if let Err(error) = client.and_then(|client| serve_one(node, client)) {
             tracing::debug!(%error, "a client of the metrics was not served");
             if error.raw_os_error().is_some() {
-                // No file descriptor is left, say: it will not be better at once.
+                // For example, all file descriptors are in use. That does not change at once.
                 thread::sleep(ACCEPT_PAUSE);
             }
         }
@@ -186,7 +186,7 @@ fn read_head<C: Read>(
     while !head[..len].windows(4).any(|end| end == b"\r\n\r\n") {
         before(client)?;
         match client.read(&mut head[len..])? {
-            // The client left, or the head is too long.
+            // The client disconnected, or the head is too long.
             0 => break,
             read => len += read,
         }
@@ -195,20 +195,20 @@ fn read_head<C: Read>(
     Ok(head)
 }
 
-/// The whole answer to a request.
+/// The complete response to a request.
 fn answer(head: &[u8], counters: impl FnOnce() -> String) -> String {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut request = httparse::Request::new(&mut headers);
     let (status, body) = match request.parse(head) {
         Ok(httparse::Status::Complete(_)) if !is_local(&request) => {
-            ("403 Forbidden", "not by this name\n".to_owned())
+            ("403 Forbidden", "wrong host name\n".to_owned())
         }
         Ok(httparse::Status::Complete(_)) => match (request.method, request.path) {
             (Some("GET"), Some("/metrics")) => ("200 OK", counters()),
             (Some("GET"), _) => ("404 Not Found", "the counters are at /metrics\n".to_owned()),
-            _ => ("405 Method Not Allowed", "GET alone\n".to_owned()),
+            _ => ("405 Method Not Allowed", "only GET is allowed\n".to_owned()),
         },
-        _ => ("400 Bad Request", "no request\n".to_owned()),
+        _ => ("400 Bad Request", "invalid request\n".to_owned()),
     };
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
@@ -217,8 +217,8 @@ fn answer(head: &[u8], counters: impl FnOnce() -> String) -> String {
     )
 }
 
-/// Whether a client asked for this machine. A page from elsewhere that has a browser
-/// here ask gives a name of its own, whatever address it made that name lead to.
+/// Whether the Host header of a request names this machine. With DNS rebinding, a foreign web page
+/// in a local browser would send its own host name.
 fn is_local(request: &httparse::Request<'_, '_>) -> bool {
     let host = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case("host"));
     let Some(host) = host.and_then(|header| std::str::from_utf8(header.value).ok()) else {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_places_on_this_machine_are_taken() {
+    fn only_addresses_on_this_machine_are_accepted() {
         for (text, address) in [
             ("127.0.0.1:9586", Ok(Address::Loopback(([127, 0, 0, 1], 9586).into()))),
             ("[::1]:1", Ok(Address::Loopback("[::1]:1".parse().unwrap()))),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counters_are_told_to_who_asks_for_them_on_this_machine() {
+    fn counters_are_sent_only_for_local_requests() {
         for (head, wanted) in [
             ("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:9586\r\n\r\n", "200"),
             ("GET /metrics HTTP/1.1\r\nhost: [::1]:9586\r\n\r\n", "200"),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_read_in_pieces_up_to_its_end_or_its_limit() {
+    fn head_is_read_in_pieces_up_to_its_end_or_its_limit() {
         let whole = b"GET / HTTP/1.1\r\n\r\n";
         let mut pieces = whole[..5].chain(&whole[5..]);
         assert_eq!(read_head(&mut pieces, |_| Ok(())).unwrap(), whole);

@@ -45,54 +45,54 @@ use crate::{
     supervisor::Supervisor,
 };
 
-/// What the process is to do.
+/// The options of the process.
 #[derive(Debug)]
 pub struct Options {
-    /// Its name for `linerate show` and `linerate down`.
+    /// The name for `linerate show` and `linerate down`.
     pub name: String,
-    /// What it is to do.
+    /// The configuration.
     pub conf: Conf,
-    /// What of the machine it uses.
+    /// The resources of the machine that it uses.
     pub resources: Resources,
     pub stack: StackChoice,
-    /// Whether it confines itself.
+    /// Whether it runs in a sandbox.
     pub sandbox: bool,
-    /// The tailnet that it is a node of; the stack is in the process then, and `conf` has only
+    /// The options of a tailnet node. Then the stack is in the process, and `conf` has only
     /// proxies.
     pub member: Option<member::Options>,
-    /// How the processes beside it log.
+    /// The log style of its child processes.
     pub log_style: LogStyle,
 }
 
 /// The TCP/IP stack on the tunnel's side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackChoice {
-    /// The kernel's if it is available, else our own.
+    /// The kernel's stack if it is available, else ours.
     #[default]
     Auto,
-    /// The kernel's, in a private network namespace.
+    /// The kernel's stack in a private network namespace.
     Namespace,
-    /// Our own.
+    /// Our stack.
     InProcess,
 }
 
 const IGNORED_SETTINGS: &str =
-    "hooks, Table and SaveConfig are for `linerate up`: they are ignored";
+    "hooks, Table and SaveConfig apply only to `linerate up` and are ignored";
 
-/// Runs a peer and its proxies until it is told to end. `ready` is called once all
-/// listeners listen.
+/// Runs a peer and its proxies until their end is requested. `ready` is called when all listeners
+/// are open.
 ///
 /// # Errors
-/// It could not be started, or its data plane failed.
+/// The process could not be started, or its data plane failed.
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
-    // Before any thread: signals and namespaces are each thread's own.
+    // Before any thread is started: each thread has its own signal mask and namespaces.
     let signals = Signals::block().context("signals")?;
     let Options { name, mut conf, resources, stack, sandbox, member, log_style } = options;
     check(&conf, member.is_some())?;
     let mut endpoints = Vec::new();
     let mut change = conf.change(|name| {
         let endpoint = resolve(name, |pause| match signals.wait_for(pause)? {
-            Some(_) => bail!("a signal came"),
+            Some(_) => bail!("a signal was received"),
             None => Ok(()),
         })?;
         endpoints.push(endpoint);
@@ -101,10 +101,10 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     conf.forget_secrets();
     let plan = Plan { sandbox, ..plan(&conf, &name, &endpoints)? };
     let endpoints = Endpoints::new(&conf, &name, false, sandbox);
-    // The addresses of a node are known later, and may change.
+    // The addresses of a node are not known yet and may change.
     let stack = if member.is_some() { StackChoice::InProcess } else { stack };
     let namespace = open_namespace(stack, &plan, || change.forget_secrets())?;
-    // After the fork, so that the child does not have them.
+    // After the fork, so that the child does not have the passwords.
     let users = read_users(&conf.interface.proxy.users)?;
     process::harden().context("core dumps")?;
     process::raise_file_limit().context("limit of open files")?;
@@ -148,17 +148,17 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
 }
 
-/// The kernel's stack, if it is wanted and available. The child process calls `forget` to wipe the
-/// secrets that it inherits in its parent's memory.
+/// Opens the kernel's stack in a namespace, if it is chosen and available. The child process calls
+/// `wipe_secrets`, because it has a copy of this process's memory.
 fn open_namespace(
     choice: StackChoice,
     plan: &Plan,
-    forget: impl FnOnce(),
+    wipe_secrets: impl FnOnce(),
 ) -> Result<Option<(Namespace, OwnedFd, TunInfo)>, NamespaceError> {
     if choice == StackChoice::InProcess {
         return Ok(None);
     }
-    match Namespace::open(plan, forget) {
+    match Namespace::open(plan, wipe_secrets) {
         Err(why) if choice == StackChoice::Auto && why.is_not_permitted() => {
             tracing::info!(%why, "using the in-process TCP/IP stack");
             Ok(None)
@@ -167,7 +167,7 @@ fn open_namespace(
     }
 }
 
-/// The start of everything but the stack.
+/// The parts of the process except for the stack.
 struct Start {
     name: String,
     conf: Conf,
@@ -186,7 +186,7 @@ struct Start {
     set_addresses: SetAddresses,
 }
 
-/// Gives a stack other addresses.
+/// Sets the addresses of a stack.
 type SetAddresses = Box<dyn Fn(Vec<IpAddr>) + Send>;
 
 impl Start {
@@ -258,12 +258,12 @@ struct Proxy<S: Stack> {
     member: Option<Member>,
     log_style: LogStyle,
     endpoints: Endpoints,
-    /// Until a member has it.
+    /// `None` after the member has it.
     set_addresses: Option<SetAddresses>,
     dns: Dns,
-    /// Until it is served.
+    /// `None` after it is served.
     front: Option<(Proxies<S>, Users)>,
-    /// As at the start.
+    /// The open files at the start.
     files: process::OpenFiles,
     work: Option<ProxyRuntime>,
     serving: Option<ProxyThread>,
@@ -279,7 +279,7 @@ impl<S: Stack> ProcessKind for Proxy<S> {
     }
 
     fn extras(&mut self, node: &Arc<Node>) -> Arc<dyn Extras> {
-        let (front, users) = self.front.take().expect("it is asked once");
+        let (front, users) = self.front.take().expect("`Lifecycle::run` calls it once");
         let node = node.clone();
         let tunnel = TunnelSide {
             identity: self.identity.clone(),
@@ -300,9 +300,13 @@ impl<S: Stack> ProcessKind for Proxy<S> {
     fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         if let (Some(member), Some(set_addresses)) = (&mut self.member, self.set_addresses.take()) {
             let identity = self.identity.clone();
-            let on_identity = move |told: ipc::Identity| {
-                set_addresses(told.addresses.clone());
-                identity.set(told.addresses, told.names, told.search);
+            let on_identity = move |identity_update: ipc::Identity| {
+                set_addresses(identity_update.addresses.clone());
+                identity.set(
+                    identity_update.addresses,
+                    identity_update.names,
+                    identity_update.search,
+                );
             };
             member.serve(node, Box::new(on_identity))?;
         }
@@ -314,7 +318,7 @@ impl<S: Stack> ProcessKind for Proxy<S> {
     fn handle(&mut self, _: &Node, event: Event) -> Option<StopReason> {
         match event {
             Event::DataPlaneEnded(error) => Some(StopReason::DataPlaneFailed(error)),
-            // Nobody else can change the tunnel's own link.
+            // Other programs cannot change the link of the tunnel.
             Event::Link(_) => None,
         }
     }
@@ -342,7 +346,8 @@ impl<S: Stack> ProcessKind for Proxy<S> {
     }
 }
 
-/// The process that sets the mark of this one's sockets once it is confined, if there is one.
+/// Starts the process that marks the sockets of this process after it is confined, if they have a
+/// mark.
 fn start_helper(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
     let is_marked = conf.interface.fwmark.is_some_and(|mark| mark != 0);
     if !sandbox || !is_marked || !process::has_network_capabilities() {
@@ -354,7 +359,7 @@ fn start_helper(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
     Ok(Some(Arc::new(helper)))
 }
 
-/// Refuses a file that cannot be meant for a proxy, and warns about doubtful settings.
+/// Refuses a file that is not suitable for a proxy, and warns about questionable settings.
 fn check(conf: &Conf, is_member: bool) -> anyhow::Result<()> {
     let interface = &conf.interface;
     if !is_member {
@@ -371,10 +376,10 @@ fn check(conf: &Conf, is_member: bool) -> anyhow::Result<()> {
         tracing::warn!("{IGNORED_SETTINGS}");
     }
     if interface.addresses.is_empty() && !is_member {
-        bail!("a proxy needs an Address to speak from");
+        bail!("a proxy needs an Address");
     }
     if interface.proxy.is_empty() && !is_member {
-        bail!("nothing to do: there is no Socks5, HttpProxy, Forward or Expose, and no argument");
+        bail!("nothing to do: Socks5, HttpProxy, Forward, Expose and arguments are missing");
     }
     let proxies = interface.proxy.socks.iter().chain(&interface.proxy.http);
     for WithOrigin { origin, value } in proxies.filter(|_| interface.proxy.users.is_empty()) {
@@ -382,7 +387,8 @@ fn check(conf: &Conf, is_member: bool) -> anyhow::Result<()> {
             && !address.ip().is_loopback()
         {
             tracing::warn!(
-                "{origin}: anyone who can reach {address} can use it: there is no ProxyUser"
+                "{origin}: the proxy is open to all clients that can reach {address}, because \
+                ProxyUser is not set"
             );
         }
     }
@@ -399,7 +405,7 @@ fn plan(conf: &Conf, name: &str, endpoints: &[SocketAddr]) -> anyhow::Result<Pla
     Ok(Plan { name: name.to_owned(), mtu, addresses, sandbox: false })
 }
 
-/// The control socket. A user without a folder for it runs without one.
+/// Opens the control socket. A user without a folder for it runs without a socket.
 fn control(name: &str) -> anyhow::Result<Option<(ControlSocket, Watch)>> {
     let socket = match ControlSocket::bind_own(name) {
         Ok(socket) => socket,
@@ -407,7 +413,10 @@ fn control(name: &str) -> anyhow::Result<Option<(ControlSocket, Watch)>> {
             bail!("{name}: a peer with this name is already running");
         }
         Err(error) => {
-            tracing::warn!(%error, "no socket for `linerate show`: set XDG_RUNTIME_DIR to a folder");
+            tracing::warn!(
+            %error,
+            "cannot open a socket for `linerate show`: set XDG_RUNTIME_DIR to a folder"
+            );
             return Ok(None);
         }
     };
@@ -415,7 +424,7 @@ fn control(name: &str) -> anyhow::Result<Option<(ControlSocket, Watch)>> {
     Ok(Some((socket, watch)))
 }
 
-/// What the control socket shows of the proxies.
+/// Answers of the control socket about the proxies.
 struct ProxyExtras<S: Stack>(ProxiesHandle<S>);
 
 impl<S: Stack> Extras for ProxyExtras<S> {

@@ -1,5 +1,4 @@
-//! A process that resolves the names of endpoints for a peer. The peer is confined and may not do
-//! so.
+//! A process that resolves endpoint names for a confined peer.
 //!
 //! ```text
 //!   peer, before its sandbox -- its job --> resolver: this program, executed again
@@ -9,8 +8,8 @@
 //!     x  exits -------------------------->  x  exits
 //! ```
 //!
-//! While an endpoint is wrong, the tunnel carries nothing. If the system's queries go through the
-//! tunnel, by its routes or to its name servers, they are not answered either.
+//! While an endpoint is wrong, the tunnel does not work. If the system's queries use the tunnel,
+//! because of its routes or name servers, they are not answered either.
 
 mod direct;
 
@@ -39,14 +38,14 @@ use crate::{
     lifecycle::LogStyle,
 };
 
-/// The name of this program as a resolver, its whole first argument.
+/// The name of this program as a resolver, which is its first argument.
 pub(crate) const NAME: &str = "linerate-resolver";
-/// Bytes of the longest message: the longest name, or the addresses of one.
+/// Bytes of the longest message: the longest name, or the addresses of a name.
 const MESSAGE: usize = 4096;
-/// Addresses in a reply at most.
+/// The most addresses in a reply.
 const ADDRESSES: usize = 16;
 
-/// Its work in addition to reads and writes: it queries name servers by UDP and TCP.
+/// Its system calls: it queries name servers by UDP and TCP.
 const CALLS: CallGroups = CallGroups {
     udp: true,
     tcp: true,
@@ -58,21 +57,21 @@ const CALLS: CallGroups = CallGroups {
     syncs: false,
     filters_floods: false,
 };
-/// Folders of programs that write `/etc/resolv.conf`, which may be a link into them.
+/// Folders of programs that write `/etc/resolv.conf`. That may be a link into them.
 const RESOLVERS: [&str; 4] =
     ["/run/NetworkManager", "/run/connman", "/run/resolvconf", "/run/systemd/resolve"];
 const REFUSED: &str = "the kernel refused the sandbox";
 
-/// What a resolver needs to know.
+/// The input of a resolver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The peer's name.
     pub name: String,
-    /// The name servers that the interface gives this host, which are reached through the tunnel.
+    /// The name servers of the interface, which are reached through the tunnel.
     pub own_servers: Vec<IpAddr>,
-    /// The servers that this host had before the interface came up.
+    /// The name servers of this host before the interface came up.
     pub servers: Vec<IpAddr>,
-    /// Whether it confines itself.
+    /// Whether it runs in a sandbox.
     pub sandbox: bool,
 }
 
@@ -81,11 +80,11 @@ pub(crate) struct Job {
 struct Request {
     host: String,
     port: u16,
-    /// The mark of datagrams that go past the tunnel; 0 if none do.
+    /// The mark of datagrams that are routed outside the tunnel; 0 means no mark.
     mark: u32,
 }
 
-/// A reply, or the reason for the failure. The first one says that the process has started.
+/// A reply, or the reason of a failure. The first one confirms the start of the process.
 type Reply<T> = Result<T, String>;
 
 /// The connection to a resolver.
@@ -93,10 +92,10 @@ type Reply<T> = Result<T, String>;
 pub(crate) struct Resolver(Channel);
 
 impl Resolver {
-    /// Starts one with this job. Signals that this thread blocks are blocked there, too.
+    /// Starts a resolver with this job. Signals that this thread blocks are blocked there, too.
     ///
     /// # Errors
-    /// The process cannot be started, or not be confined.
+    /// The process cannot be started or not be confined.
     pub fn start(job: &Job, log_style: LogStyle) -> anyhow::Result<Self> {
         let (line, theirs) = Channel::pair()?;
         children::start(NAME, log_style, theirs)?;
@@ -106,11 +105,11 @@ impl Resolver {
         Ok(started)
     }
 
-    /// The addresses of a name, the best first. `mark` is the mark of datagrams that go past the
+    /// Resolves a name; the best address comes first. `mark` is that of datagrams outside the
     /// tunnel.
     ///
     /// # Errors
-    /// The name does not resolve, or the resolver is gone.
+    /// The name does not resolve, or the resolver has exited.
     pub fn resolve(&self, name: &EndpointName, mark: u32) -> anyhow::Result<Vec<SocketAddr>> {
         let request = Request { host: name.host.clone(), port: name.port, mark };
         self.0.send(&postcard::to_stdvec(&request)?)?;
@@ -120,7 +119,7 @@ impl Resolver {
     fn receive<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         let mut buffer = [0; MESSAGE];
         match self.0.receive(&mut buffer)? {
-            0 => bail!("the resolver is gone"),
+            0 => bail!("the resolver has exited"),
             len => postcard::from_bytes::<Reply<T>>(&buffer[..len])?.map_err(|why| anyhow!(why)),
         }
     }
@@ -131,14 +130,14 @@ impl Resolver {
 /// # Errors
 /// Standard input is not a connection to a peer, or the kernel refuses the sandbox.
 pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
-    // It has nothing to clean up, so each signal ends it, also during a query.
+    // Signals may end this process without cleanup, also during a query.
     process::unblock_signals().context("signals")?;
     process::set_process_name(NAME).context("its name")?;
     process::harden().context("core dumps")?;
     let line = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut buffer = vec![0; MESSAGE];
     let len = line.receive(&mut buffer)?;
-    let job: Job = postcard::from_bytes(&buffer[..len]).context("its job")?;
+    let job: Job = postcard::from_bytes(&buffer[..len]).context("invalid job")?;
     let confined = if job.sandbox { confine(&job) } else { Ok(()) };
     let started: Reply<()> = confined.map_err(|error| format!("{error:#}"));
     line.send(&postcard::to_stdvec(&started)?)?;
@@ -148,13 +147,15 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
         if len == 0 {
             return Ok(());
         }
-        let request = postcard::from_bytes(&buffer[..len]).context("the peer sent")?;
+        let request =
+            postcard::from_bytes(&buffer[..len]).context("invalid request of the peer")?;
         line.send(&postcard::to_stdvec(&job.answer(&request))?)?;
     }
 }
 
-/// A user of its own may read any file that is open to all: the system's resolver has its settings in
-/// many. Another user may have secrets, so only the usual files are open then.
+/// Confines the process. A separate user may read all files that are open to all users, because
+/// the system's resolver has many files. Otherwise the user may have secrets, so only the usual
+/// files are readable.
 fn confine(job: &Job) -> anyhow::Result<()> {
     let user = unprivileged_user(&job.name, Role::Resolver);
     let has_own_user =
@@ -182,13 +183,13 @@ impl Job {
         Ok(found.into_iter().map(|ip| SocketAddr::new(ip, *port)).collect())
     }
 
-    /// What the host's own servers answer; nothing if the system's queries do not depend on the
+    /// The answers of the host's name servers; empty if the system's queries do not depend on the
     /// tunnel.
     fn resolve_outside_tunnel(&self, host: &str, mark: u32) -> Vec<IpAddr> {
         if mark == 0 && self.own_servers.is_empty() {
             return Vec::new();
         }
-        // As the system does, which finds a name there before it queries servers.
+        // Like the system, which reads this file before it queries servers.
         let hosts = fs::read("/etc/hosts").unwrap_or_default();
         let pinned: Vec<_> = addresses_in(&String::from_utf8_lossy(&hosts), host).collect();
         if !pinned.is_empty() {
@@ -209,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_name_and_the_most_addresses_fit_a_message() {
+    fn longest_name_and_most_addresses_fit_a_message() {
         let request = Request { host: "a".repeat(3_000), port: u16::MAX, mark: u32::MAX };
         assert!(postcard::to_stdvec(&request).unwrap().len() <= MESSAGE);
         let v6 = SocketAddr::new([0xffff; 8].into(), u16::MAX);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_the_system_knows_is_resolved_without_a_tunnel() {
+    fn name_in_the_hosts_file_is_resolved_without_a_tunnel() {
         let request = Request { host: "localhost".into(), port: 7, mark: 0 };
         let found = Job::default().answer(&request).unwrap();
         assert!(

@@ -1,15 +1,15 @@
-//! The sandbox of a running peer: what it still may do, and from when on.
+//! The sandbox of a running peer, and the order in which its parts apply.
 //!
 //! ```text
-//!   TUN, sockets, --user -> start: engine, UAPI, ...       files and rights of these threads
-//!                           configuration, hooks, nft      the main thread still has all
-//!                        -> enter                          files and rights of the main thread
+//!   TUN, sockets, --user -> start: engine, UAPI, ...       files and capabilities of these threads
+//!                           configuration, hooks, nft      the main thread is not confined
+//!                        -> enter                          files and capabilities of the main thread
 //!                        -> confine_calls                  calls of all threads
 //! ```
 //!
-//! What going down needs of programs and settings of the host is left to the guardian
-//! (`guardian.rs`). If the kernel lacks one part, the others are used all the same; if it has a
-//! part and refuses it, the process ends.
+//! The guardian (`guardian.rs`) executes programs and changes settings of the host when the
+//! interface goes down. If the kernel lacks a part of the sandbox, the others are used
+//! nevertheless. If it has a part but refuses it, the process exits.
 
 use std::{
     path::{Path, PathBuf},
@@ -32,10 +32,10 @@ use sys::process::{
     },
 };
 
-/// A sandbox, unless it is off.
+/// A sandbox; `None` if it is off.
 pub(crate) struct Sandbox(Option<Limits>);
 
-/// What the process still may do.
+/// The files, capabilities and system calls of the process.
 struct Limits {
     access: AccessRules,
     capabilities: RetainedCapabilities,
@@ -44,14 +44,14 @@ struct Limits {
 
 impl Sandbox {
     pub fn off() -> Self {
-        tracing::info!("no sandbox: it is off");
+        tracing::info!("the sandbox is off");
         OFF.store(true, Ordering::Relaxed);
         Self(None)
     }
 
     /// The sandbox of an interface with these sockets. Its mark, port and routes may change at any
-    /// time, and the files of its sockets are removed at the end. If there is a helper, it does
-    /// both. A `member` of a tailnet keeps its node key.
+    /// time, and its socket files are removed at the end. A helper does both, if present. A
+    /// `member` of a tailnet stores its node key.
     pub fn of_interface<'a>(
         sockets: impl IntoIterator<Item = &'a Path>,
         has_helper: bool,
@@ -78,7 +78,7 @@ impl Sandbox {
     }
 
     /// The sandbox of a proxy with these sockets. A helper sets its mark. A `member` of a tailnet
-    /// keeps its node key.
+    /// stores its node key.
     pub fn of_proxy<'a>(
         sockets: impl IntoIterator<Item = &'a Path>,
         interface: &'a conf::Interface,
@@ -95,7 +95,7 @@ impl Sandbox {
         let mut access = access(sockets.into_iter().chain(listeners));
         let (ports, unix) = exposed(&proxy.exposed);
         let tcp = !ports.is_empty();
-        // It connects sockets that the process in the namespace makes, to wherever clients want.
+        // The process connects sockets of the namespace to any address that clients request.
         access.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
         let capabilities =
             RetainedCapabilities { network: false, files: unix || needs_files(&access) };
@@ -111,11 +111,11 @@ impl Sandbox {
         Self(Some(Limits { access, capabilities, calls }))
     }
 
-    /// Starts threads that are confined to these files and rights, as are all that they start. The
-    /// calling thread is not confined yet.
+    /// Starts threads that are confined to these files and capabilities, like all threads that
+    /// they start. The calling thread is not confined yet.
     ///
     /// # Errors
-    /// They could not be started, or not be confined.
+    /// The threads could not be started or not be confined.
     pub fn start<T: Send>(
         &self,
         threads: impl FnOnce() -> anyhow::Result<T> + Send,
@@ -134,7 +134,7 @@ impl Sandbox {
         })
     }
 
-    /// Confines this thread, and all that it starts, to these files and rights.
+    /// Confines this thread, and threads that it starts, to these files and capabilities.
     ///
     /// # Errors
     /// The kernel refused.
@@ -144,7 +144,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Confines all threads to the system calls of this calls, once the start is over.
+    /// Confines all threads to these system calls, after the start.
     ///
     /// # Errors
     /// The kernel refused.
@@ -163,7 +163,8 @@ impl Limits {
     }
 }
 
-/// What is read and written in any case, and the folders of sockets, to remove their files.
+/// Access to the files of every process, and to the folders of these sockets, to remove their
+/// files.
 fn access<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> AccessRules {
     AccessRules {
         read: ALWAYS_READABLE.map(PathBuf::from).to_vec(),
@@ -177,12 +178,13 @@ fn folder(path: &Path) -> Option<PathBuf> {
     path.parent().map(Path::to_owned)
 }
 
-/// Whether files are to be removed in folders of another user.
+/// Whether files must be removed in folders of another user.
 fn needs_files(access: &AccessRules) -> bool {
     !access.remove.iter().all(|folder| owns(folder))
 }
 
-/// The ports of the TCP services on this machine, and whether there are services at Unix sockets.
+/// The ports of exposed TCP services on this machine, and whether services at Unix sockets are
+/// exposed.
 fn exposed(services: &[conf::WithOrigin<conf::Expose>]) -> (Vec<u16>, bool) {
     let services = services.iter().map(|placed| &placed.value);
     let by_tcp: Vec<_> = services.filter(|expose| expose.transport == Transport::Tcp).collect();
@@ -199,12 +201,14 @@ fn log_enforcement(what: &'static str, confined: Enforcement) {
     with_enforced(|parts| parts.push((what, confined)));
     match confined {
         Enforcement::Full => tracing::info!("sandbox: {what}"),
-        Enforcement::Partial => tracing::info!("sandbox: {what}, as far as this kernel knows"),
+        Enforcement::Partial => {
+            tracing::info!("sandbox: {what}, as far as this kernel supports it")
+        }
         Enforcement::None => tracing::warn!("sandbox: this kernel cannot confine {what}"),
     }
 }
 
-/// Whether the sandbox is off, and which parts are in force. Both concern the whole process.
+/// Whether the sandbox of the process is off.
 static OFF: AtomicBool = AtomicBool::new(false);
 static ENFORCED: Mutex<Vec<(&'static str, Enforcement)>> = Mutex::new(Vec::new());
 
@@ -212,7 +216,7 @@ fn with_enforced<T>(read: impl FnOnce(&mut Vec<(&'static str, Enforcement)>) -> 
     read(&mut ENFORCED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Adds the state of the sandbox.
+/// Adds the state of the sandbox to the statistics.
 pub(crate) fn describe(stats: &mut Stats) {
     with_enforced(|parts| {
         stats.sandbox.extend(parts.iter().map(|(what, confined)| {
@@ -225,7 +229,7 @@ pub(crate) fn describe(stats: &mut Stats) {
         }));
     });
     if OFF.load(Ordering::Relaxed) {
-        stats.sandbox_off = Some("not asked for".to_owned());
+        stats.sandbox_off = Some("disabled by option".to_owned());
     }
 }
 
@@ -245,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_keeps_follows_from_what_its_file_serves() {
+    fn limits_of_a_proxy_depend_on_its_configuration() {
         let port = "Expose = tcp 10.0.0.1:80 -> 127.0.0.1:8003";
         let unix = "Expose = tcp 10.0.0.1:81 -> unix:/run/service/socket";
         let udp = "Expose = udp 10.0.0.1:53 -> 127.0.0.1:5353";
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_with_a_helper_keeps_no_right_and_no_file_to_remove() {
+    fn interface_with_a_helper_cannot_remove_files_or_use_capabilities() {
         let socket = || [Path::new("/nowhere/at/all.sock")];
         let with = Sandbox::of_interface(socket(), true, false).0.unwrap();
         assert_eq!(
@@ -283,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_start_starts_is_confined_and_who_starts_it_is_not_yet() {
+    fn started_threads_are_confined_unlike_the_calling_thread() {
         let limits = limits("", false);
         let apply = || limits.apply().unwrap();
         if thread::scope(|scope| scope.spawn(apply).join().unwrap()) == Enforcement::None {
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_removed_where_the_sockets_are_and_nowhere_else() {
+    fn files_can_be_removed_only_in_the_folders_of_sockets() {
         let lines = "Socks5 = unix:/tmp/one/socks\nHttpProxy = unix:/tmp/two/http\n\
                      Forward = tcp unix:/tmp/three/f -> 10.0.0.2:80\nHttpProxy = 127.0.0.1:8080\n\
                      Expose = tcp 10.0.0.1:81 -> unix:/tmp/four/service";
@@ -308,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_to_files_stay_where_any_folder_is_of_another_user() {
+    fn file_capability_is_retained_if_a_folder_belongs_to_another_user() {
         let own = std::env::temp_dir().join(format!("linerate-folder-{}", std::process::id()));
         let others = own.join("others");
         std::fs::create_dir_all(&others).unwrap();

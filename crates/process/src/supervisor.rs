@@ -1,4 +1,4 @@
-//! Notifies the service manager. Its watchdog follows the data plane, not a timer:
+//! Notifies the service manager. Its watchdog monitors the threads of the data plane:
 //!
 //! ```text
 //!   each third of the limit:  wake all threads -> did each finish a round since? -> alive
@@ -16,15 +16,15 @@ use std::{
 use node::Node;
 use sys::process::Service;
 
-/// Checks within the limit, so that one late round does no harm.
+/// Number of checks within the limit, so that a single late round does not matter.
 const CHECKS: u32 = 3;
 
 /// The service manager that started the process, if any.
 pub(crate) struct Supervisor(Option<Arc<Service>>);
 
 impl Supervisor {
-    /// The service manager that the environment names. To be called before the rights to reach it
-    /// are given up.
+    /// Connects to the service manager that the environment names. Call it before the access to
+    /// its socket is dropped.
     pub fn from_environment() -> Self {
         let service = Service::from_environment().unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot notify the service manager");
@@ -33,7 +33,7 @@ impl Supervisor {
         Self(service.map(Arc::new))
     }
 
-    /// Reports that `node` can be used, and starts the watchdog if one is wanted.
+    /// Reports that `node` can be used, and starts the watchdog if requested.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -70,7 +70,7 @@ fn watch(service: &Service, node: &Weak<Node>, pause: Duration) {
     }
 }
 
-/// A thread that has not finished a round since.
+/// A thread that has not finished a round since the last check.
 fn stuck<'a>(before: &HashMap<String, u64>, now: &'a HashMap<String, u64>) -> Option<&'a str> {
     now.iter().find(|(name, rounds)| before.get(*name) == Some(rounds)).map(|(name, _)| &**name)
 }
@@ -80,11 +80,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_that_stands_still_is_enough_to_be_stuck() {
+    fn single_thread_without_progress_is_stuck() {
         let rounds = |outbound, inbound| {
             HashMap::from([("outbound".to_owned(), outbound), ("inbound".to_owned(), inbound)])
         };
-        assert_eq!(stuck(&HashMap::new(), &rounds(0, 0)), None, "the first look knows nothing");
+        assert_eq!(stuck(&HashMap::new(), &rounds(0, 0)), None, "the first check has no reference");
         assert_eq!(stuck(&rounds(0, 0), &rounds(1, 9)), None);
         assert_eq!(stuck(&rounds(1, 9), &rounds(2, 9)), Some("inbound"));
     }

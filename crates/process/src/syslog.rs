@@ -1,5 +1,5 @@
-//! The process that forwards the log of a peer in the background to syslog. A confined peer must not
-//! have the datagram socket itself: it could send by it to any other socket of its user.
+//! The process that forwards the log of a background peer to syslog. A confined peer must not have
+//! the datagram socket, with which it could send to any other socket of its user.
 //!
 //! ```text
 //!   peer, before its sandbox ── the socket of syslog ──► linerate-log: this program, executed again
@@ -20,12 +20,12 @@ use sys::{
 
 use crate::{children, events::release_unused, lifecycle::LogStyle};
 
-/// The name of this program as this process, its whole first argument.
+/// The name of this program as this process, which is its first argument.
 pub(crate) const NAME: &str = "linerate-log";
-/// Bytes of the longest message; the rest of a longer one is lost.
+/// Bytes of the longest message. Longer ones are truncated.
 const MESSAGE: usize = 64 << 10;
 
-/// Starts the process. Returns the socket that it receives messages from.
+/// Starts the process. Returns the socket to which messages are sent.
 ///
 /// # Errors
 /// The process cannot be started.
@@ -36,7 +36,7 @@ pub fn forward_to(syslog: &Syslog) -> io::Result<OwnedFd> {
     Ok(ours.into())
 }
 
-/// Forwards messages from standard input until the peer ends.
+/// Forwards messages from standard input until the peer exits.
 ///
 /// # Errors
 /// Standard input is not a connection to a peer.
@@ -48,7 +48,7 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     let peer = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (_, syslog) = peer.receive_with(&mut [0])?;
     let syslog = Syslog::from(syslog.context("the peer sent no socket")?);
-    // A reader of the terminal or pipe would wait for this process.
+    // Otherwise a reader of the terminal or pipe would wait for this process.
     silence_stderr()?;
     release_unused();
     forward(&peer, &syslog)

@@ -1,5 +1,5 @@
-//! What wg-quick(8) does around a peer: addresses, MTU, routes, rules, DNS and
-//! hooks; and undoing them again.
+//! Configures the host for a peer like wg-quick(8): addresses, MTU, routes, rules, DNS and hooks.
+//! At the end these changes are undone.
 
 use std::{
     fs, io, os::unix::net::UnixStream, path::PathBuf, process::ExitStatus, sync::Arc,
@@ -37,18 +37,18 @@ use crate::{
     log_error::log_error,
 };
 
-/// Why a hook could not run.
-const CALLER_GONE: &str = "the command that brings the interface up is gone";
+/// The error if a hook could not run.
+const CALLER_GONE: &str = "the command that brings the interface up has exited";
 
 /// A configuration with its file.
 #[derive(Debug)]
 pub struct Source {
     /// The file.
     pub path: PathBuf,
-    /// What it contains.
+    /// The contents of the file.
     pub conf: Conf,
-    /// The other end of the connection that the command that started this process attends to
-    /// ([`crate::serve_background`]). `None` in the foreground: the process runs hooks itself.
+    /// The connection to the command that started this process ([`crate::serve_background`]).
+    /// `None` in the foreground: the process runs hooks itself.
     pub caller: Option<UnixStream>,
 }
 
@@ -67,17 +67,16 @@ pub(crate) struct Up {
     without_ipv6: bool,
     routes: MainRoutes,
     rules: RuleRestorer,
-    /// Whether it came up: only then is there something to save, and something for PreDown and
-    /// PostDown to undo.
+    /// Whether bring-up succeeded. Only then are PreDown and PostDown run and the state saved.
     complete: bool,
-    /// Whether PreDown has run, and the state was saved.
+    /// Whether PreDown has run and the state was saved.
     may_go_down: bool,
-    /// Does what needs rights when the interface goes down.
+    /// The privileged process that takes the interface down.
     guardian: Option<Guardian>,
-    /// Whether the interface was ever moved to another namespace. Its addresses and routes are gone
-    /// since then, and are no longer managed.
+    /// Whether the interface was ever moved to another namespace. It lost its addresses and
+    /// routes, and this process stopped managing them.
     has_left: bool,
-    /// Adds and deletes routes and rules once this process is confined.
+    /// Changes routes and rules after this process is confined.
     helper: Option<Arc<Helper>>,
     lock: &'static InterfaceLock,
 }
@@ -132,38 +131,38 @@ impl Up {
         })
     }
 
-    /// Has the wait for name servers end with the process.
+    /// Sets the flag that ends the wait for name servers.
     pub fn set_stop_flag(&mut self, stop_flag: StopFlag) {
         self.stop_flag = stop_flag;
     }
 
-    /// The networks that peers may reach behind this host.
+    /// Networks behind this host that peers may reach.
     pub fn offers(&self) -> Vec<IpNet> {
         self.conf.interface.router.offered.clone()
     }
 
-    /// Whether the file wants the MTU of paths to be searched for.
+    /// Whether the file enables the search for path MTUs.
     pub fn path_mtu(&self) -> Option<bool> {
         self.conf.interface.features.path_mtu
     }
 
-    /// Whether the file wants secrets to be agreed with peers against quantum computers.
+    /// The setting of the file for post-quantum secrets.
     pub fn post_quantum(&self) -> Option<PostQuantum> {
         self.conf.interface.features.post_quantum
     }
 
-    /// Which code the file wants to compute handshakes and packets.
+    /// The setting of the file for the implementation of the cryptography.
     pub fn crypto(&self) -> Option<Crypto> {
         self.conf.interface.features.crypto
     }
 
-    /// Reverts the changes of a killed process.
+    /// Undoes the changes of a killed process.
     pub fn undo_leftovers(&mut self) {
         self.undo_log.undo(&self.netlink);
     }
 
-    /// Applies the whole file, in wg-quick's order: settings by PreUp stay unless the file contains
-    /// them. After an error, [`Up::bring_down`] undoes the changes.
+    /// Applies the file in the order of wg-quick. Settings by PreUp hooks remain unless the file
+    /// has them, too. After an error, [`Up::bring_down`] undoes the changes.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         self.run_hooks("PreUp", &self.conf.interface.hooks.pre_up)?;
         let stop_flag = &self.stop_flag;
@@ -190,9 +189,9 @@ impl Up {
         let set = self.netlink.set_mtu(index, mtu);
         set.with_context(|| format!("{}: {mtu}", conf.location(Setting::Mtu)))?;
         node.set_mtu(mtu);
-        // Before the first datagram: an answer to one without a mark would be lost.
+        // Before the first datagram is sent: an answer to an unmarked datagram would be lost.
         let wanted = wanted(&self.conf, &state, self.without_ipv6);
-        // It has keys.
+        // The state contains keys.
         drop(state);
         let own = self.choose_table(node, &wanted)?;
         let filter = PacketFilter {
@@ -224,11 +223,11 @@ impl Up {
         Ok(())
     }
 
-    /// Finds out whether the interface can have IPv6. If it cannot, the file's addresses and
-    /// networks of IPv6 are left out, with a warning.
+    /// Checks whether the interface can have IPv6. If not, IPv6 addresses and networks of the file
+    /// are skipped with a warning.
     ///
     /// # Errors
-    /// The file lists addresses of IPv6 only.
+    /// The file has only IPv6 addresses.
     fn check_ipv6(&mut self, index: u32) -> anyhow::Result<()> {
         let conf = &self.conf;
         let addresses = &conf.interface.addresses;
@@ -244,17 +243,15 @@ impl Up {
         let Some(no_ipv6) = NoIpv6::of(&self.netlink, index)? else { return Ok(()) };
         let place = conf.location(first);
         if address.is_some() && addresses.iter().all(|address| address.addr().is_ipv6()) {
-            bail!("{place}: {no_ipv6}, and the file has no address of IPv4");
+            bail!("{place}: {no_ipv6}, and the file does not have an IPv4 address");
         }
-        // Another interface may have been there before IPv6 was switched off for new ones.
+        // Another interface may have been created before IPv6 was disabled for new ones.
         let [_, elsewhere] = self.netlink.default_routes()?;
         let leaves = match elsewhere.device.filter(|_| net.is_some()) {
-            Some(_) => "; packets of IPv6 leave this host outside of the tunnel",
+            Some(_) => "; IPv6 packets leave this host outside of the tunnel",
             None => "",
         };
-        tracing::warn!(
-            "{place}: {no_ipv6}: the addresses, routes and rules of IPv6 are left out{leaves}"
-        );
+        tracing::warn!("{place}: {no_ipv6}: IPv6 addresses, routes and rules are skipped{leaves}");
         self.without_ipv6 = true;
         Ok(())
     }
@@ -301,13 +298,13 @@ impl Up {
         HookEnvironment { interface: self.name.clone(), file: self.path.clone() }
     }
 
-    /// Starts a guardian if going down needs rights: for hooks, the undo log or SaveConfig. To be
-    /// called when the interface is up, while there are rights to hand over.
+    /// Starts a guardian if going down needs privileges: for hooks, the undo log or SaveConfig.
+    /// Call it when the interface is up, before privileges are dropped.
     ///
     /// # Errors
     /// The guardian cannot be started.
     pub fn start_guardian(&mut self, index: u32, log_style: LogStyle) -> anyhow::Result<()> {
-        // The command waits for that before it returns.
+        // The command returns when this connection is closed.
         self.caller = None;
         let interface = &self.conf.interface;
         let hooks = &interface.hooks;
@@ -326,8 +323,8 @@ impl Up {
         Ok(())
     }
 
-    /// Starts the process that resolves names of endpoints again, if there are any. To be called when
-    /// the interface is up, while there are rights to hand over.
+    /// Starts the process that resolves endpoint names again, if the file has any. Call it when
+    /// the interface is up, before privileges are dropped.
     ///
     /// # Errors
     /// The process cannot be started.
@@ -335,7 +332,7 @@ impl Up {
         self.names.start_resolver(log_style)
     }
 
-    /// Resolves names of endpoints again from now on, if their peers do not answer.
+    /// Starts to resolve endpoint names again if their peers do not answer.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -343,10 +340,10 @@ impl Up {
         self.names.watch(node).context("threads")
     }
 
-    /// Leaves its routes and rules to a helper from now on, if there is one.
+    /// Delegates changes of routes and rules to a helper, if present.
     ///
     /// # Errors
-    /// The helper is gone.
+    /// The helper has exited.
     pub fn delegate_to(&mut self, helper: Option<Arc<Helper>>) -> io::Result<()> {
         if let Some(helper) = &helper {
             helper.register(&self.routes.networks(), &self.undo_log.rules().collect::<Vec<_>>())?;
@@ -355,7 +352,7 @@ impl Up {
         Ok(())
     }
 
-    /// Connected networks may have changed, or rules may have been deleted.
+    /// Handles changes of the connected networks or of rules.
     pub fn handle_changes(&mut self, changes: &[Event], own: u32) {
         if self.has_left {
             return;
@@ -375,24 +372,24 @@ impl Up {
         }
     }
 
-    /// The interface was moved to another namespace.
+    /// Records that the interface was moved to another namespace.
     pub fn mark_moved(&mut self) {
         self.has_left = true;
     }
 
-    /// Restores missing rules, but not too soon after the last time.
+    /// Restores missing rules at a limited rate.
     pub fn restore_rules(&mut self) {
         let now = clock::boottime_nanos();
         let helper = self.helper.as_deref();
         log_error(self.rules.restore_missing(&self.undo_log, &self.netlink, helper, now));
     }
 
-    /// The time until [`Up::restore_rules`] is to be called, if it postponed something.
+    /// The time until [`Up::restore_rules`] must be called, if it postponed rules.
     pub fn rules_wait(&self) -> Option<Duration> {
         self.rules.wait(clock::boottime_nanos()).filter(|_| !self.has_left)
     }
 
-    /// Chooses a routing table of the tunnel's own where it needs one, and has the peer mark its
+    /// Chooses a routing table for the tunnel if needed, and sets the mark of the peer's
     /// datagrams.
     fn choose_table(
         &self,
@@ -422,9 +419,9 @@ impl Up {
                 Err(error) if error.is::<StepFailed>() => {
                     let saves = self.conf.interface.save_config;
                     let (name, how) = (&self.name, if saves { " without saving" } else { "" });
-                    bail!("{error}: {name} stays up; `ip link delete {name}` ends it{how}");
+                    bail!("{error}: {name} stays up; `ip link delete {name}` removes it{how}");
                 }
-                // Without a guardian it would stay for ever.
+                // Without a guardian the interface would stay forever.
                 done => log_error(done),
             }
         }
@@ -440,7 +437,7 @@ impl Up {
         }
     }
 
-    /// Undoes everything, and goes on after a failure. `index_here` is the interface's index if it is in
+    /// Undoes everything, also after failures. `index_here` is the interface's index if it is in
     /// this namespace, and `socket` the file of its control socket.
     pub fn bring_down(&mut self, node: &Node, index_here: Option<u32>, socket: Option<SocketFile>) {
         if self.complete && !self.may_go_down {
@@ -459,7 +456,8 @@ impl Up {
         self.clean_up(socket);
     }
 
-    /// Reverts the changes that outlive the interface. PostDown runs last, after `socket` is removed.
+    /// Undoes the changes that outlive the interface. PostDown runs last, after `socket` is
+    /// removed.
     pub fn clean_up(&mut self, socket: Option<SocketFile>) {
         drop(socket);
         if let Some(guardian) = &mut self.guardian {
@@ -475,7 +473,7 @@ impl Up {
         }
     }
 
-    /// Has the guardian write the state, if the file asks for it.
+    /// Requests that the guardian writes the state, if SaveConfig is set.
     fn save(&mut self, node: &Node, step: Step) -> anyhow::Result<()> {
         match &mut self.guardian {
             Some(guardian) if self.conf.interface.save_config => guardian.save(step, &node.state()),
@@ -484,7 +482,7 @@ impl Up {
     }
 }
 
-/// The routes that a configuration asks for, to the networks of all peers.
+/// The routes of a configuration, to the networks of all peers.
 fn wanted<'a>(conf: &'a Conf, state: &DeviceState, without_ipv6: bool) -> WantedRoutes<'a> {
     let interface = &conf.interface;
     let nets = state.peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
@@ -495,7 +493,7 @@ fn wanted<'a>(conf: &'a Conf, state: &DeviceState, without_ipv6: bool) -> Wanted
     }
 }
 
-/// Adds the line that an error of routes and rules comes from.
+/// Adds the line of the file to an error of routes and rules.
 fn placed(error: anyhow::Error, conf: &Conf, mtu: u32) -> anyhow::Error {
     let Some(RouteTarget { net, .. }) = error.downcast_ref() else { return error };
     if net.addr().is_ipv6() && mtu < IPV6_MTU {

@@ -1,12 +1,12 @@
-//! Whether wg-quick(8) runs this program as its userspace implementation. Then wg-quick has to take
-//! the interface down: only it knows its rules, name servers and hooks.
+//! Detects that wg-quick(8) started this program as its userspace implementation. Then only
+//! wg-quick may take the interface down, because it manages the rules, name servers and hooks.
 
 use std::path::Path;
 
 use sys::process::ancestor_arguments;
 
-/// Whether this process was started by `wg-quick up` of the interface. To be called before the
-/// process goes to the background.
+/// Whether this process was started by `wg-quick up` of the interface. Call it before the process
+/// goes to the background.
 pub fn runs_under_wg_quick(interface: &str) -> bool {
     ancestor_arguments().any(|arguments| brings_up(&arguments, interface))
 }

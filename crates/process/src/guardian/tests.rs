@@ -111,9 +111,9 @@ fn failed_step_differs_from_an_exited_guardian() {
 /// Sends these messages after the job. Returns the number of steps that were carried out.
 fn send_all(messages: &[&[u8]], outcome: StepResult) -> (usize, anyhow::Result<()>) {
     let (line, theirs) = UnixStream::pair().unwrap();
-    line::send(&line, &[&message()]).unwrap();
+    framing::send(&line, &[&message()]).unwrap();
     for message in messages {
-        line::send(&line, &[message]).unwrap();
+        framing::send(&line, &[message]).unwrap();
     }
     line.shutdown(Shutdown::Write).unwrap();
     let mut done = 0;
@@ -182,7 +182,7 @@ fn post_down_is_refused_while_the_interface_exists() {
 fn no_step_is_accepted_after_a_refused_one() {
     let (line, theirs) = UnixStream::pair().unwrap();
     for message in [&b"PreDown\n"[..], b"PostDown\n"] {
-        line::send(&line, &[message]).unwrap();
+        framing::send(&line, &[message]).unwrap();
     }
     let mut heard = Vec::new();
     let served = serve(&theirs, &mut |step, _| {

@@ -1,4 +1,4 @@
-//! The agent of a member, as a process: its rights, then the crate `member`.
+//! The process of a member's agent: drops privileges and runs the agent of the crate `member`.
 
 use std::{
     io,
@@ -24,12 +24,12 @@ use tailnet::ipc::PART;
 
 use crate::lifecycle::LogStyle;
 
-/// The name of this program as an agent, its whole first argument.
+/// The name of this program as an agent, which is its first argument.
 pub(crate) const NAME: &str = "linerate-agent";
-/// The agent's own folder, in that of the member's state.
+/// The agent's folder in the state folder of the member.
 pub(super) const FOLDER: &str = "agent";
 
-/// Files that are read: certificates, names of hosts, libraries.
+/// Readable files: certificates, host names and libraries.
 const READ: [&str; 9] = [
     "/etc",
     "/lib",
@@ -41,14 +41,14 @@ const READ: [&str; 9] = [
     "/usr/lib",
     "/usr/share",
 ];
-/// The limit of the agent's private memory, in bytes, as a last resort: a map of 50,000 peers needs far less. An
-/// agent that ends for lack of memory is started again, and the data plane goes on meanwhile.
+/// The limit of the agent's private memory, in bytes. A map of 50,000 peers needs far less. An
+/// agent that runs out of memory is restarted, and the data plane continues meanwhile.
 const MEMORY: u64 = 2 << 30;
-/// The port of questions about names.
+/// The port of the DNS server.
 const DNS: u16 = 53;
 
-/// What it does besides reading and writing: it speaks to coordinators, relays and resolvers,
-/// listens where names are asked about, and keeps its folder.
+/// Its system calls: it connects to coordinators, relays and name servers, serves DNS, and
+/// maintains its folder.
 const CALLS: CallGroups = CallGroups {
     udp: true,
     streams: true,
@@ -62,24 +62,24 @@ const CALLS: CallGroups = CallGroups {
 };
 const REFUSED: &str = "the kernel refused the sandbox";
 
-/// What an agent needs to know.
+/// The input of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AgentJob {
     pub name: String,
     /// Its folder.
     pub folder: PathBuf,
-    /// The user to become; `None` stays.
+    /// The user ID to switch to, if any.
     pub user: Option<u32>,
-    /// The mark of its sockets; 0 for none.
+    /// The mark of its sockets; 0 means no mark.
     pub mark: u32,
     pub address_ranges: Vec<IpNet>,
     pub has_interface: bool,
 }
 
-/// Runs the agent for the steward on standard input, until that ends.
+/// Runs the agent for the steward on standard input, until the steward exits.
 ///
 /// # Errors
-/// Standard input is no connection to a steward, or the state cannot be read.
+/// Standard input is not a connection to a steward, or the state cannot be read.
 pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     process::set_process_name(NAME).context("its name")?;
     process::harden().context("core dumps")?;
@@ -87,19 +87,19 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut buffer = vec![0; PART];
     let (len, line) = steward.receive_with(&mut buffer)?;
-    let job: AgentJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
+    let job: AgentJob = postcard::from_bytes(&buffer[..len]).context("invalid job")?;
     let (len, listener) = steward.receive_with(&mut buffer)?;
-    ensure!(len == 1, "the steward is gone");
+    ensure!(len == 1, "the steward has exited");
     let (len, folder) = steward.receive_with(&mut buffer)?;
-    ensure!(len == 1, "the steward is gone");
+    ensure!(len == 1, "the steward has exited");
     let (len, relay_server) = steward.receive_with(&mut buffer)?;
-    ensure!(len == 1, "the steward is gone");
-    let folder = folder.context("there is no folder")?;
+    ensure!(len == 1, "the steward has exited");
+    let folder = folder.context("the folder is missing in the job")?;
     let opened = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
-    let line = Channel::from(line.context("there is no line")?);
-    let listener = UnixListener::from(listener.context("there is no socket")?);
+    let line = Channel::from(line.context("the connection is missing in the job")?);
+    let listener = UnixListener::from(listener.context("the socket is missing in the job")?);
     drop(buffer);
-    // The files that the environment names may be root's.
+    // Before the change of the user: files that the environment names may belong to root.
     let roots = Roots::from_environment();
     match job.user {
         Some(user) => become_agent(user).context("becoming the agent's user")?,

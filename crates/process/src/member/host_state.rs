@@ -1,8 +1,8 @@
-//! What the steward did to the host, and the way from there to what the agent wishes.
+//! The changes that the steward made to the host, and the steps to the desired state of the agent.
 //!
-//! Each part is compared with the last wish, and only what differs is done. What fails is told, and
-//! tried again with the next wish, whatever that is. What may be wished at all is in
-//! `tailnet::desired_host`.
+//! Each part is compared with the applied state, and only differences are applied. A failed part
+//! is reported, and applied again with the next desired state. `tailnet::desired_host` limits the
+//! states that an agent may request.
 
 mod name_files;
 
@@ -29,7 +29,8 @@ pub(super) use self::name_files::NameFiles;
 use super::steward::Job;
 use crate::log_error::log_error;
 
-/// The metric of routes to peers' networks: the host's own, which have smaller ones, win.
+/// The metric of routes to peers' networks. Routes of the host have smaller metrics and take
+/// precedence.
 const METRIC: u32 = 5_270;
 
 pub(super) struct HostState {
@@ -44,24 +45,24 @@ pub(super) struct HostState {
     routes: BTreeSet<IpNet>,
     forwarding: Applied<Forwarding>,
     names: Applied<Option<DesiredDns>>,
-    /// Who answers without us.
+    /// Name servers of the host without ours.
     servers: Vec<IpAddr>,
-    /// The last.
-    wish: Option<DesiredHost>,
+    /// The last desired state.
+    desired: Option<DesiredHost>,
 }
 
-/// What rules, the packet filter and the kernel's settings follow from.
+/// The values that determine rules, packet filter and kernel settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Forwarding {
     exit: bool,
     local_networks: bool,
     offered: Vec<IpNet>,
     masquerade: bool,
-    /// Only beside an exit node.
+    /// Set only if an exit node is used.
     addresses: Vec<IpNet>,
 }
 
-/// What was done; nobody knows after a step that failed.
+/// The applied value; `None` (unknown) after a failed step.
 #[derive(Debug)]
 struct Applied<T>(Option<T>);
 
@@ -72,19 +73,19 @@ impl<T: Default> Default for Applied<T> {
 }
 
 impl<T: Clone + PartialEq> Applied<T> {
-    fn is(&self, wished: &T) -> bool {
-        self.0.as_ref() == Some(wished)
+    fn is(&self, desired: &T) -> bool {
+        self.0.as_ref() == Some(desired)
     }
 
-    /// Takes the outcome of the step that was to bring `wished` about.
-    fn set(&mut self, wished: &T, done: anyhow::Result<()>) -> anyhow::Result<()> {
-        self.0 = done.is_ok().then(|| wished.clone());
+    /// Records the result of the step that applied `desired`.
+    fn set(&mut self, desired: &T, done: anyhow::Result<()>) -> anyhow::Result<()> {
+        self.0 = done.is_ok().then(|| desired.clone());
         done
     }
 }
 
 impl HostState {
-    /// What a killed process left behind is undone.
+    /// Opens the state, and undoes the changes of a killed process.
     ///
     /// # Errors
     /// The undo log cannot be read.
@@ -104,97 +105,97 @@ impl HostState {
             forwarding: Applied::default(),
             names: Applied::default(),
             servers: dns::other_servers(name, &[]),
-            wish: None,
+            desired: None,
         })
     }
 
-    /// Does what differs from the last wish, as far as it may be done.
-    pub fn apply(&mut self, wish: &DesiredHost) -> FromSteward {
-        self.wish = Some(wish.clone());
+    /// Applies the differences from the last state, as far as they are allowed.
+    pub fn apply(&mut self, desired: &DesiredHost) -> FromSteward {
+        self.desired = Some(desired.clone());
         let in_use = LazyCell::new(|| self.netlink.networks_in_use(self.index));
         let is_in_use = |address: &IpNet| match &*in_use {
             Ok(networks) => networks.iter().any(|network| network.contains(address)),
-            // It is not known, so no private address is accepted.
+            // The networks are unknown, so private addresses are not accepted.
             Err(_) => true,
         };
-        let (wish, mut problems) = desired_host::accept(wish, &self.ranges, is_in_use);
-        let mut told = |what: &str, done: anyhow::Result<()>| {
+        let (desired, mut problems) = desired_host::accept(desired, &self.ranges, is_in_use);
+        let mut report = |what: &str, done: anyhow::Result<()>| {
             if let Err(error) = done {
                 problems.push(format!("{what}: {error:#}"));
             }
         };
-        if !self.addresses.is(&wish.addresses) {
-            let done = self.set_addresses(&wish);
-            told("addresses", self.addresses.set(&wish.addresses, done));
+        if !self.addresses.is(&desired.addresses) {
+            let done = self.set_addresses(&desired);
+            report("addresses", self.addresses.set(&desired.addresses, done));
         }
-        told("routes", self.set_routes(&wish));
+        report("routes", self.set_routes(&desired));
         let forwarding = Forwarding {
-            exit: wish.exit,
-            local_networks: wish.local_networks,
-            offered: wish.offered.clone(),
-            masquerade: wish.masquerade,
-            addresses: if wish.exit { wish.addresses.clone() } else { Vec::new() },
+            exit: desired.exit,
+            local_networks: desired.local_networks,
+            offered: desired.offered.clone(),
+            masquerade: desired.masquerade,
+            addresses: if desired.exit { desired.addresses.clone() } else { Vec::new() },
         };
         if !self.forwarding.is(&forwarding) {
-            let done = self.set_forwarding(&wish);
-            told("exit node and offered routes", self.forwarding.set(&forwarding, done));
+            let done = self.set_forwarding(&desired);
+            report("exit node and offered routes", self.forwarding.set(&forwarding, done));
         }
-        if !self.names.is(&wish.names) {
-            let done = self.set_names(&wish);
-            told("names", self.names.set(&wish.names, done));
+        if !self.names.is(&desired.names) {
+            let done = self.set_names(&desired);
+            report("names", self.names.set(&desired.names, done));
         }
         release_heap();
         FromSteward::Done { problems, servers: self.servers.clone() }
     }
 
-    /// Does again what went when the interface went down: its routes, and IPv6 addresses. `None`
-    /// where nothing was wished.
+    /// Restores the routes and IPv6 addresses that the kernel removed when the interface went
+    /// down. Returns `None` without a desired state.
     pub fn restore(&mut self) -> Option<FromSteward> {
-        let wish = self.wish.clone()?;
+        let desired = self.desired.clone()?;
         (self.addresses, self.forwarding) = (Applied(None), Applied(None));
         self.routes.clear();
-        Some(self.apply(&wish))
+        Some(self.apply(&desired))
     }
 
-    /// Looks at who answers questions about names, which others may have changed, and makes it again
-    /// what was wished. Whether they wrote over that, and what to tell; `None` where nothing changed.
+    /// Checks the name servers, which other programs may have changed, and restores ours. Returns
+    /// whether they were overwritten, and the message to the agent; `None` if nothing changed.
     pub fn follow_names(&mut self) -> Option<(bool, FromSteward)> {
-        let wish = self.wish.clone()?;
-        let own = wish.names.as_ref().map_or(&[][..], |names| &names.servers);
+        let desired = self.desired.clone()?;
+        let own = desired.names.as_ref().map_or(&[][..], |names| &names.servers);
         let servers = dns::other_servers(&self.name, own);
         let overwritten = self.undo_log.names_are_overwritten();
         if overwritten {
             self.names = Applied(None);
         }
-        // resolvconf(8) shows nobody but us.
+        // resolvconf(8) shows only our servers.
         let others = !servers.is_empty() && servers != self.servers;
         if others {
             self.servers = servers;
         }
-        (overwritten || others).then(|| (overwritten, self.apply(&wish)))
+        (overwritten || others).then(|| (overwritten, self.apply(&desired)))
     }
 
-    /// Undoes everything that does not go with the interface.
+    /// Undoes all changes that outlive the interface.
     pub fn undo(&mut self) {
         self.undo_log.undo(&self.netlink);
         log_error(self.undo_log.rewrite_if_removed());
     }
 
-    /// The addresses or networks that the interface can have: without those of IPv6 if that is off.
+    /// The addresses or networks that the interface can have: without IPv6 if that is off.
     fn possible(&self, nets: &[IpNet]) -> Vec<IpNet> {
         let without_ipv6 = matches!(NoIpv6::of(&self.netlink, self.index), Ok(Some(_)));
         nets.iter().copied().filter(|net| net.addr().is_ipv4() || !without_ipv6).collect()
     }
 
-    fn set_addresses(&mut self, wish: &DesiredHost) -> anyhow::Result<()> {
+    fn set_addresses(&mut self, desired: &DesiredHost) -> anyhow::Result<()> {
         let there = self.netlink.addresses(self.index)?;
-        for address in there.iter().filter(|one| !wish.addresses.contains(one)) {
+        for address in there.iter().filter(|one| !desired.addresses.contains(one)) {
             if !is_link_local(address.addr()) {
                 self.netlink.delete_address(self.index, *address)?;
             }
         }
         let mut all = Ok(());
-        let wanted = self.possible(&wish.addresses);
+        let wanted = self.possible(&desired.addresses);
         for address in wanted.iter().filter(|one| !there.contains(one)) {
             let added = self.netlink.add_address(self.index, *address);
             all = all.and(added.with_context(|| address.to_string()));
@@ -202,7 +203,7 @@ impl HostState {
         all
     }
 
-    fn set_routes(&mut self, wish: &DesiredHost) -> anyhow::Result<()> {
+    fn set_routes(&mut self, desired: &DesiredHost) -> anyhow::Result<()> {
         let route = |net: &IpNet| Route {
             destination: *net,
             device: self.index,
@@ -211,37 +212,37 @@ impl HostState {
         };
         let netlink = &self.netlink;
         let delete = |net: &IpNet| {
-            let deleted = unless(netlink.delete_route(&route(net)), Errno::ESRCH);
+            let deleted = ignore_errno(netlink.delete_route(&route(net)), Errno::ESRCH);
             deleted.with_context(|| net.to_string())
         };
         let add = |net: &IpNet| {
-            let added = unless(netlink.add_route(&route(net)), Errno::EEXIST);
+            let added = ignore_errno(netlink.add_route(&route(net)), Errno::EEXIST);
             added.with_context(|| net.to_string())
         };
-        let wanted = self.possible(&wish.routes);
+        let wanted = self.possible(&desired.routes);
         change(&mut self.routes, &wanted, delete, add)
     }
 
-    /// Begins anew: it changes seldom.
-    fn set_forwarding(&mut self, wish: &DesiredHost) -> anyhow::Result<()> {
+    /// Undoes and applies all parts again, because changes are rare.
+    fn set_forwarding(&mut self, desired: &DesiredHost) -> anyhow::Result<()> {
         self.undo_log.undo_rules(&self.netlink);
         self.undo_log.undo_router(&self.netlink);
         let router = Router {
-            offered: wish.offered.clone(),
-            masquerade: wish.masquerade && !wish.offered.is_empty(),
+            offered: desired.offered.clone(),
+            masquerade: desired.masquerade && !desired.offered.is_empty(),
             clamp_mss: None,
-            ip_forward: !wish.offered.is_empty(),
+            ip_forward: !desired.offered.is_empty(),
         };
         let filter = PacketFilter {
             interface: &self.name,
-            addresses: &self.possible(&wish.addresses),
+            addresses: &self.possible(&desired.addresses),
             router: &router,
-            mark: wish.exit.then_some(self.table.mark),
+            mark: desired.exit.then_some(self.table.mark),
         };
         filter.set(&mut self.undo_log)?;
         router::forward(&self.name, &router, &mut self.undo_log)?;
         let policy = Policy { connected_first: true, ..Policy::default() };
-        let nets = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("it is a network"));
+        let nets = ["0.0.0.0/0", "::/0"].map(|net| net.parse().expect("the literal is a network"));
         let routes = Routes {
             netlink: &self.netlink,
             wanted: WantedRoutes {
@@ -254,39 +255,41 @@ impl HostState {
             device: self.index,
             own: Some(self.table),
         };
-        if wish.exit { routes.add().map(drop) } else { routes.delete() }
+        if desired.exit { routes.add().map(drop) } else { routes.delete() }
     }
 
-    fn set_names(&mut self, wish: &DesiredHost) -> anyhow::Result<()> {
+    fn set_names(&mut self, desired: &DesiredHost) -> anyhow::Result<()> {
         self.undo_log.undo_names(&self.netlink);
-        let Some(names) = &wish.names else { return dns::revert_resolved(&self.name) };
+        let Some(names) = &desired.names else { return dns::revert_resolved(&self.name) };
         let servers = names.servers.iter().copied().map(Into::into).collect();
         let dns = Dns { servers, search_domains: names.search.clone() };
         dns::set(&self.name, &dns, &names.domains, &mut self.undo_log)
     }
 }
 
-/// Adds and then deletes what differs, and goes on whatever fails: a route to all peers that takes
-/// the place of those to each is there before these are gone. Returns the first failure.
+/// Adds missing networks, then deletes obsolete ones, and continues after failures. This order
+/// avoids a gap when a route to all peers replaces routes to single peers. Returns the first failure.
 fn change(
-    there: &mut BTreeSet<IpNet>,
+    present: &mut BTreeSet<IpNet>,
     wanted: &[IpNet],
     delete: impl Fn(&IpNet) -> anyhow::Result<()>,
     add: impl Fn(&IpNet) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let wanted: BTreeSet<IpNet> = wanted.iter().copied().collect();
-    let (gone, new): (Vec<IpNet>, Vec<IpNet>) =
-        (there.difference(&wanted).copied().collect(), wanted.difference(there).copied().collect());
+    let (gone, new): (Vec<IpNet>, Vec<IpNet>) = (
+        present.difference(&wanted).copied().collect(),
+        wanted.difference(present).copied().collect(),
+    );
     let mut all = Ok(());
     for net in new {
         match add(&net) {
-            Ok(()) => drop(there.insert(net)),
+            Ok(()) => drop(present.insert(net)),
             failed => all = all.and(failed),
         }
     }
     for net in gone {
         match delete(&net) {
-            Ok(()) => drop(there.remove(&net)),
+            Ok(()) => drop(present.remove(&net)),
             failed => all = all.and(failed),
         }
     }
@@ -300,8 +303,8 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// A refusal that means that it was so already is none.
-fn unless(done: Result<(), NetlinkError>, errno: Errno) -> Result<(), NetlinkError> {
+/// Ignores an error with this errno, which means that the change is already made.
+fn ignore_errno(done: Result<(), NetlinkError>, errno: Errno) -> Result<(), NetlinkError> {
     match done {
         Err(error) if error.errno() == Some(errno) => Ok(()),
         done => done,
@@ -317,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_failed_is_tried_again_for_the_former_wish_too() {
+    fn failed_step_is_repeated_also_for_the_previous_state() {
         let mut done = Applied::<u8>::default();
         assert!(done.is(&0) && !done.is(&1));
         assert!(done.set(&1, Err(anyhow::anyhow!("half of it"))).is_err());
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_for_many_is_there_before_those_that_it_replaces_are_gone() {
+    fn covering_route_is_added_before_the_replaced_ones_are_deleted() {
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         let (one, all) = (net("100.64.0.2/32"), net("100.64.0.0/10"));
         let (mut there, steps) = (BTreeSet::from([one]), RefCell::new(Vec::new()));
@@ -341,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_cannot_be_stops_no_other_one_and_those_that_are_there_go_later() {
+    fn failed_route_does_not_stop_the_others_and_is_not_deleted_later() {
         let host = RefCell::new(BTreeSet::new());
         let delete = |net: &IpNet| match host.borrow_mut().remove(net) {
             true => Ok(()),

@@ -1,5 +1,5 @@
-//! The relay for peers, as a process: it binds its socket, gives up all rights, and passes
-//! datagrams on (the crate `member`). It has no key of WireGuard's.
+//! The process of the peer relay: it binds its socket, drops all privileges, and relays datagrams
+//! (crate `member`). It never has a WireGuard key.
 
 use std::{
     io,
@@ -24,35 +24,35 @@ use tailnet::ipc::PART;
 use super::steward::{PAUSE, STEADY};
 use crate::{children, lifecycle::LogStyle};
 
-/// The name of this program as a relay, its whole first argument.
+/// The name of this program as a relay, which is its first argument.
 pub(crate) const NAME: &str = "linerate-relay";
-/// Files that are read by the allocator, and to start a thread.
+/// Files that the allocator reads, also when a thread starts.
 const READ: [&str; 3] = ["/proc/self", "/proc/sys/vm/overcommit_memory", "/sys/devices/system/cpu"];
 const REFUSED: &str = "the kernel refused the sandbox";
 
-/// What a relay needs to know.
+/// The input of a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RelayJob {
-    /// The UDP port; 0 for any.
+    /// The UDP port; 0 means any.
     port: u16,
-    /// The mark of what it sends; 0 for none.
+    /// The mark of sent datagrams; 0 means no mark.
     mark: u32,
-    /// The user to become; `None` stays.
+    /// The user ID to switch to, if any.
     user: Option<u32>,
 }
 
-/// Relays until the steward on standard input ends.
+/// Relays until the steward on standard input exits.
 ///
 /// # Errors
-/// Standard input is no connection to a steward, or the kernel refuses the socket.
+/// Standard input is not a connection to a steward, or the kernel refuses the socket.
 pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     process::set_process_name(NAME).context("its name")?;
     process::harden().context("core dumps")?;
     let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut buffer = vec![0; PART];
     let (len, line) = steward.receive_with(&mut buffer)?;
-    let job: RelayJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
-    let line = Channel::from(line.context("there is no line")?);
+    let job: RelayJob = postcard::from_bytes(&buffer[..len]).context("invalid job")?;
+    let line = Channel::from(line.context("the connection is missing in the job")?);
     let bound = Bound::new(job.port, job.mark).inspect_err(|error| report_failure(&line, error))?;
     match job.user {
         Some(user) => become_user(user).context("becoming the relay's user")?,
@@ -65,9 +65,9 @@ pub(crate) fn run(_: LogStyle) -> anyhow::Result<()> {
     bound.serve(line, &steward)
 }
 
-/// The relay that a steward keeps, as the agent wishes.
+/// Runs the relay of a steward as the agent requests.
 pub(super) struct RelaySupervisor {
-    /// Both ends of the line between agent and relay, for the next of each.
+    /// The agent's end of the connection between agent and relay, for each new agent.
     pub agents_end: Channel,
     own_end: Channel,
     user: Option<u32>,
@@ -76,11 +76,11 @@ pub(super) struct RelaySupervisor {
     port: Option<u16>,
     running: Option<Running>,
     pause: Duration,
-    /// When the next one is started.
+    /// Time of the next start.
     due: Option<Duration>,
 }
 
-/// One that runs.
+/// A running relay process.
 struct Running {
     process: Child,
     channel: Channel,
@@ -88,7 +88,7 @@ struct Running {
 }
 
 impl RelaySupervisor {
-    /// None yet.
+    /// A supervisor without a running relay.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -98,7 +98,7 @@ impl RelaySupervisor {
         Ok(Self { agents_end, own_end, user, mark, log_style, port, running, pause, due })
     }
 
-    /// Relays at this port from now on, or not at all.
+    /// Starts the relay on this port, or stops it if `None`.
     pub fn set_port(&mut self, port: Option<u16>) {
         if self.port == port {
             return;
@@ -109,17 +109,17 @@ impl RelaySupervisor {
         self.handle_timeout();
     }
 
-    /// What becomes readable when it has ended.
+    /// The channel that becomes readable when the relay has exited.
     pub fn channel(&self) -> Option<&Channel> {
         self.running.as_ref().map(|running| &running.channel)
     }
 
-    /// How long until [`Self::handle_timeout`] has something to do.
+    /// The time until [`Self::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.due.map(|due| due.saturating_sub(now()))
     }
 
-    /// Starts the next one, if that is due.
+    /// Starts the relay if that is due.
     pub fn handle_timeout(&mut self) {
         if self.due.is_none_or(|due| now() < due) {
             return;
@@ -135,13 +135,13 @@ impl RelaySupervisor {
         }
     }
 
-    /// It has ended, which it does not do by itself: the next one is started after a pause.
+    /// Handles an unexpected exit: schedules a restart.
     pub fn handle_ended(&mut self) {
         let Some(running) = &self.running else { return };
         if now().saturating_sub(running.started) >= STEADY {
             self.pause = PAUSE.0;
         }
-        tracing::error!("the relay for peers ended; another one is started");
+        tracing::error!("the peer relay exited; restarting it");
         self.stop();
         self.schedule_restart();
     }
@@ -160,7 +160,7 @@ impl RelaySupervisor {
         Ok(running)
     }
 
-    /// Ends it, and waits for that: its port is free then.
+    /// Stops the relay and waits for its exit. Its port is free afterwards.
     pub fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
             let _ = running.process.kill();

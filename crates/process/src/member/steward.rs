@@ -1,5 +1,6 @@
-//! The steward of a member: it starts the agent, and does to the host what the agent wishes. It is
-//! this program, executed again before the sandbox: it has all rights and no key.
+//! The steward of a member. It starts the agent, and applies the agent's desired state to the
+//! host. It is this program, executed again before the sandbox, with all privileges and without
+//! keys.
 //!
 //! ```text
 //!   data plane ── Job, the agent's end of the line ──► steward ── AgentJob, that end, a socket ──► agent
@@ -42,30 +43,30 @@ use crate::{
     log_error::log_error,
 };
 
-/// The name of this program as a steward, its whole first argument.
+/// The name of this program as a steward, which is its first argument.
 pub(crate) const NAME: &str = "linerate-steward";
-/// How long a new agent has to live for the pause before the next one to be short again.
+/// The runtime of an agent after which the next restart has the short pause again.
 pub(super) const STEADY: Duration = Duration::from_secs(60);
-/// The pause before an agent that died is started again, at first and at most.
+/// The first and the longest pause before an agent is restarted.
 pub(super) const PAUSE: (Duration, Duration) =
     (Duration::from_millis(200), Duration::from_secs(10));
-/// How long an end takes at most.
+/// The longest wait for the end of a steward.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long an agent may take to end.
+/// The time in which an agent must exit.
 const LEAVING: Duration = Duration::from_millis(200);
 
-/// What a steward needs to know.
+/// The input of a steward.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Job {
-    /// The member's name: that of the interface, where there is one.
+    /// The member's name, which is that of the interface if present.
     pub name: String,
-    /// The interface's index; 0 where there is none.
+    /// The interface's index; 0 without an interface.
     pub index: u32,
-    /// The folder of the state.
+    /// The state folder.
     pub state: PathBuf,
-    /// The mark of what the agent sends, and the number of the routing table.
+    /// The mark of packets that the agent sends, and the number of the routing table.
     pub mark: u32,
-    /// The user accepts addresses of these networks, in addition to tailnet addresses.
+    /// Networks with addresses that the user accepts in addition to tailnet addresses.
     pub address_ranges: Vec<IpNet>,
 }
 
@@ -73,46 +74,46 @@ pub(super) struct Job {
 pub(super) struct StewardChannel(Channel);
 
 impl StewardChannel {
-    /// Starts one. Signals that this thread blocks are blocked there, too.
+    /// Starts a steward. Signals that this thread blocks are blocked there, too.
     ///
     /// # Errors
-    /// It cannot be started, or refuses the job.
+    /// The steward cannot be started, or refused the job.
     pub fn start(job: &Job, agents_end: &Channel, log_style: LogStyle) -> anyhow::Result<Self> {
         let (ours, theirs) = Channel::pair()?;
         children::start(NAME, log_style, theirs)?;
         ours.send_with(&postcard::to_stdvec(job)?, agents_end.as_fd())?;
         let mut reply = [0; 512];
         match ours.receive(&mut reply)? {
-            0 => bail!("it ended at once"),
+            0 => bail!("it exited at once"),
             1 => Ok(Self(ours)),
             len => bail!("{}", String::from_utf8_lossy(&reply[1..len])),
         }
     }
 
-    /// Has it end, and waits for that.
+    /// Requests the end of the steward, and waits for it.
     ///
     /// # Errors
-    /// It takes too long.
+    /// The wait takes too long.
     pub fn end(self) -> anyhow::Result<()> {
         self.0.send(&[0])?;
         let [ended] = readable([self.0.as_fd()], Some(PATIENCE))?;
-        ensure!(ended, "it does not end: `linerate down` undoes what it leaves behind");
+        ensure!(ended, "it does not exit: `linerate down` undoes the remaining changes");
         Ok(())
     }
 }
 
-/// Serves the data plane on standard input until that ends.
+/// Serves the data plane on standard input until that exits.
 ///
 /// # Errors
-/// Standard input is no connection to a data plane, or the agent cannot be started at all.
+/// Standard input is not a connection to a data plane, or the agent cannot be started.
 pub(crate) fn run(log_style: LogStyle) -> anyhow::Result<()> {
     let _signals = Signals::block().context("signals")?;
     process::set_process_name(NAME).context("its name")?;
     let plane = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut buffer = vec![0; PART];
     let (len, line) = plane.receive_with(&mut buffer)?;
-    let job: Job = postcard::from_bytes(&buffer[..len]).context("its job")?;
-    let line = line.context("there is no line for the agent")?;
+    let job: Job = postcard::from_bytes(&buffer[..len]).context("invalid job")?;
+    let line = line.context("the connection for the agent is missing in the job")?;
     let started = Serving::begin(job, line, log_style);
     match &started {
         Ok(_) => plane.send(&[1])?,
@@ -124,18 +125,18 @@ pub(crate) fn run(log_style: LogStyle) -> anyhow::Result<()> {
     served
 }
 
-/// A steward that runs.
+/// A running steward.
 struct Serving {
     job: Job,
-    /// The agent's end of its line, for the next agent.
+    /// The agent's end of the connection to the data plane, for each new agent.
     line: OwnedFd,
     listener: UnixListener,
     _file: SocketFile,
     host: Option<HostState>,
-    /// The interface, where there is one.
+    /// The interface, if present.
     follow: Option<LinkFollower>,
     name_files: Option<NameFiles>,
-    /// Held until the host is as it was, even if the data plane is gone.
+    /// Locked until the changes of the host are undone, even if the data plane has exited.
     _lock: Option<InterfaceLock>,
     log_style: LogStyle,
     agent: Option<Agent>,
@@ -143,7 +144,7 @@ struct Serving {
     pause: Duration,
 }
 
-/// An agent that runs.
+/// A running agent.
 struct Agent {
     process: Child,
     channel: Channel,
@@ -152,7 +153,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Gives it what it needs.
+    /// Sends the agent its job and its descriptors.
     fn begin(
         &self,
         job: &AgentJob,
@@ -163,13 +164,13 @@ impl Agent {
     ) -> anyhow::Result<()> {
         self.channel.send_with(&postcard::to_stdvec(job)?, line.as_fd())?;
         self.channel.send_with(&[0], listener.as_fd())?;
-        // Open: the folders above it may be closed to the agent's user.
+        // As a descriptor, because the agent's user may not be able to enter the folders above it.
         self.channel.send_with(&[0], fs::File::open(folder)?.as_fd())?;
         self.channel.send_with(&[0], relay_server.as_fd())?;
         Ok(self.channel.set_nonblocking()?)
     }
 
-    /// Has it give back what it has elsewhere, and end. Does not wait for long.
+    /// Requests that the agent releases resources on other machines and exits. Waits briefly.
     fn request_exit(&self) {
         if !answer(&self.channel, &FromSteward::End) {
             return;
@@ -180,7 +181,7 @@ impl Agent {
             if !readable_until(self.channel.as_fd(), until).unwrap_or(false) {
                 return;
             }
-            // Nobody hears any more what it says.
+            // Further messages are ignored.
             if !matches!(self.channel.receive(&mut last), Ok(1..)) {
                 return;
             }
@@ -209,7 +210,7 @@ impl Serving {
         open_folder(folder).with_context(|| folder.display().to_string())?;
         let (listener, file) =
             SocketFile::listen(&socket).with_context(|| socket.display().to_string())?;
-        // Who may do what is told by the client's credentials.
+        // Access is decided by the credentials of each client.
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
         let user = unprivileged_user(&job.name, Role::Relay);
         let relay_server = RelaySupervisor::new(user, job.mark, log_style).context("relay")?;
@@ -231,7 +232,7 @@ impl Serving {
         Ok(serving)
     }
 
-    /// Until the data plane ends.
+    /// Runs until the data plane exits.
     fn run(&mut self, plane: &Channel) -> anyhow::Result<()> {
         let mut buffer = vec![0; PART];
         loop {
@@ -250,7 +251,7 @@ impl Serving {
             let fds = [plane.as_fd(), agent.channel.as_fd(), follow, names, relay];
             let waits = [files.and_then(NameFiles::poll_timeout), self.relay_server.poll_timeout()];
             let wait = waits.into_iter().flatten().min();
-            let [ended, said, changed, _, relay_ended] = readable(fds, wait)?;
+            let [ended, has_message, changed, _, relay_ended] = readable(fds, wait)?;
             if ended {
                 return Ok(());
             }
@@ -258,7 +259,7 @@ impl Serving {
                 self.relay_server.handle_ended();
             }
             self.relay_server.handle_timeout();
-            if said && !self.receive_from_agent(&mut buffer)
+            if has_message && !self.receive_from_agent(&mut buffer)
                 || changed && !self.follow_interface()
                 || !self.follow_names()
             {
@@ -267,8 +268,8 @@ impl Serving {
         }
     }
 
-    /// Brings back what the interface lost while it was down, and tells the agent. `false` if that
-    /// is gone.
+    /// Restores the routes and addresses that the interface lost while it was down, and notifies
+    /// the agent. Returns false if the agent has exited.
     fn follow_interface(&mut self) -> bool {
         let Some(follow) = &mut self.follow else { return true };
         let mut is_up = false;
@@ -278,7 +279,7 @@ impl Serving {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::error!(%error, "the interface is not followed any more");
+                    tracing::error!(%error, "monitoring of the interface stopped");
                     self.follow = None;
                     break;
                 }
@@ -289,12 +290,12 @@ impl Serving {
         agent.is_none_or(|(agent, done)| answer(&agent.channel, &done))
     }
 
-    /// Brings back what others wrote over, and tells the agent who answers without us. `false` if
-    /// that is gone.
+    /// Restores an overwritten resolver configuration, and sends the host's name servers to the
+    /// agent. Returns false if the agent has exited.
     fn follow_names(&mut self) -> bool {
         let Some(files) = &mut self.name_files else { return true };
         if let Err(error) = files.handle_events() {
-            tracing::error!(%error, "who answers questions about names is not followed any more");
+            tracing::error!(%error, "monitoring of the resolver configuration stopped");
             self.name_files = None;
             return true;
         }
@@ -337,36 +338,38 @@ impl Serving {
         begun
     }
 
-    /// Hears the agent. `false` if it is gone.
+    /// Receives and handles a message of the agent. Returns false if the agent has exited.
     fn receive_from_agent(&mut self, buffer: &mut [u8]) -> bool {
         let Some(agent) = &mut self.agent else { return false };
         let len = match agent.channel.receive(buffer) {
             Ok(0) | Err(_) => return false,
             Ok(len) => len,
         };
-        let ToSteward::Host(wish) = match agent.reader.handle_part(&buffer[..len]) {
+        let ToSteward::Host(desired) = match agent.reader.handle_part(&buffer[..len]) {
             Ok(Some(message)) => message,
             Ok(None) => return true,
             Err(error) => {
-                tracing::error!(%error, "the agent sent");
+                tracing::error!(%error, "the agent sent an invalid message");
                 return false;
             }
         };
-        self.relay_server.set_port(wish.relay_server);
-        let done = self.host.as_mut().map_or_else(FromSteward::nothing, |host| host.apply(&wish));
+        self.relay_server.set_port(desired.relay_server);
+        let done =
+            self.host.as_mut().map_or_else(FromSteward::nothing, |host| host.apply(&desired));
         answer(&agent.channel, &done)
     }
 
-    /// The agent died. The host stays as it is until the next one says otherwise.
+    /// Handles the exit of the agent. The host does not change until the next agent sends its
+    /// state.
     fn reap_agent(&mut self) {
         let Some(mut agent) = self.agent.take() else { return };
         let _ = agent.process.kill();
         let status = agent.process.wait();
-        let lived = Duration::from_nanos(sys::clock::boottime_nanos() - agent.started);
-        self.pause = if lived < STEADY { (self.pause * 2).min(PAUSE.1) } else { PAUSE.0 };
+        let runtime = Duration::from_nanos(sys::clock::boottime_nanos() - agent.started);
+        self.pause = if runtime < STEADY { (self.pause * 2).min(PAUSE.1) } else { PAUSE.0 };
         match status {
-            Ok(status) => tracing::error!(%status, "the agent ended; another one is started"),
-            Err(error) => tracing::error!(%error, "the agent ended; another one is started"),
+            Ok(status) => tracing::error!(%status, "the agent exited; restarting it"),
+            Err(error) => tracing::error!(%error, "the agent exited; restarting it"),
         }
     }
 
@@ -381,14 +384,13 @@ impl Serving {
     }
 }
 
-/// Answers an agent. `false` if it is gone, or reads nothing: the steward waits for nobody whom it
-/// has to end.
+/// Answers an agent without waiting. Returns false if the agent has exited or does not read.
 fn answer(agent: &Channel, done: &FromSteward) -> bool {
     ipc::write(done, |part| agent.send(part)).is_ok()
 }
 
-/// Makes the folder of the sockets, and lets all users enter it. An undo log or the umask may have made it
-/// for root only. Secrets in it are in closed folders and files.
+/// Creates the folder of the sockets, and lets all users enter it. It may have been created for
+/// root only, because of an undo log or the umask. Secrets in it are in private folders and files.
 fn open_folder(folder: &Path) -> io::Result<()> {
     make_folder(folder, 0o755)?;
     if process::owns(folder) {
@@ -397,7 +399,7 @@ fn open_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives a folder and what is in it to a user: of a former name, maybe.
+/// Changes the owner of a folder and its files. They may belong to the user of a previous name.
 fn change_owner_of_all(folder: &Path, user: u32) -> io::Result<()> {
     process::change_owner(folder, user)?;
     for entry in fs::read_dir(folder)? {
@@ -414,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_that_reads_nothing_holds_up_no_steward() {
+    fn agent_that_does_not_read_does_not_block_the_steward() {
         let (ours, theirs) = Channel::pair().unwrap();
         ours.set_nonblocking().unwrap();
         let done = FromSteward::nothing();
@@ -424,10 +426,10 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_the_sockets_is_open_to_all_users_whoever_made_it() {
+    fn existing_private_socket_folder_is_opened_to_all_users() {
         let folder = std::env::temp_dir().join(format!("linerate-sockets-{}", std::process::id()));
         let mode = || fs::metadata(&folder).unwrap().permissions().mode() & 0o777;
-        // As `linerate up` makes it for its undo log.
+        // As `linerate up` creates it for its undo log.
         make_folder(&folder.join("up"), 0o700).unwrap();
         assert_eq!(mode(), 0o700);
         open_folder(&folder).unwrap();

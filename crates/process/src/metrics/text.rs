@@ -8,7 +8,7 @@ use wg::{DropReason, config::PeerState};
 
 use node::Node;
 
-/// Every counter of a node.
+/// All counters of a node.
 pub(super) fn write(node: &Node) -> String {
     let mut text = Text { text: String::new(), interface: node.info().name.clone() };
     text.build(env!("CARGO_PKG_VERSION"), &crypto::aead::variant());
@@ -35,26 +35,28 @@ pub(super) fn write(node: &Node) -> String {
     text.text
 }
 
-const SOCKET_OVERFLOW: &str = "Datagrams that found the receive buffer of the UDP socket full.";
-const SOCKET_TRUNCATED: &str = "Datagrams that were longer than any of WireGuard.";
-const SOCKET_BUFFER: &str = "Receive buffer that the kernel granted; 0 without a socket.";
+const SOCKET_OVERFLOW: &str =
+    "Datagrams dropped because the receive buffer of the UDP socket was full.";
+const SOCKET_TRUNCATED: &str =
+    "Datagrams dropped because they were longer than any WireGuard datagram.";
+const SOCKET_BUFFER: &str = "Size of the receive buffer; 0 without a socket.";
 const CHANCE_SOCKETS: &str = "Sockets opened to meet peers of a tailnet by chance, behind a NAT \
                               that gives each destination another port.";
 const CHANCE_MET: &str = "Those that a peer's call met.";
 const CHANCE_CALLS: &str = "Ports called to meet peers by chance that are behind such a NAT.";
-const OFFLOAD_WANTED: &str = "Whether an offload of the kernel is to be used.";
+const OFFLOAD_WANTED: &str = "Whether an offload of the kernel is enabled.";
 const OFFLOAD_DEMOTIONS: &str =
-    "How often the kernel refused an offload and the plain path took over.";
+    "Number of times that the kernel refused an offload and the plain path was used.";
 const OUTBOUND: &str = "Datagrams encrypted and sent together.";
-const INBOUND: &str = "Messages of data received and decrypted together.";
-const QUEUE: &str = "How long the oldest packet into the tunnel stood in the queue, by rounds.";
-const HANDSHAKES: &str = "From an initiation of ours to its response.";
+const INBOUND: &str = "Data messages received and decrypted together.";
+const QUEUE: &str = "Time that the oldest packet into the tunnel waited in the queue, by rounds.";
+const HANDSHAKES: &str = "Time from a sent initiation to its response.";
 
 const PATH_MTU: &str =
-    "Longest packet that arrives at a peer, inside the tunnel; 0 while nobody knows.";
+    "Longest packet inside the tunnel that arrives at a peer; 0 while it is unknown.";
 
-const POST_QUANTUM: &str = "Time when the secret of a peer's session against quantum computers was \
-                            agreed on, since 1970; 0 where the session has none.";
+const POST_QUANTUM: &str = "Time since 1970 at which the post-quantum secret of a peer's session was \
+agreed on; 0 without such a secret.";
 
 struct Text {
     text: String,
@@ -67,7 +69,7 @@ impl Text {
         let _ = writeln!(self.text, "# HELP linerate_{name} {help}\n# TYPE linerate_{name} {kind}");
     }
 
-    /// One sample; `labels` come behind the interface's.
+    /// Writes a sample; `labels` follow that of the interface.
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.text, "linerate_{name}{{interface=\"{}\"", escaped(&self.interface));
         for (label, of) in labels {
@@ -96,16 +98,16 @@ impl Text {
     }
 
     fn build(&mut self, version: &str, aead: &impl Display) {
-        self.head("info", "gauge", "What runs: its version, and the code that encrypts.");
+        self.head("info", "gauge", "Version, and implementation of the encryption.");
         self.sample("info", &[("version", version), ("aead", &aead.to_string())], 1);
     }
 
     fn drops<'a>(&mut self, drops: impl Iterator<Item = (&'a str, u64)>) {
-        let help = "Packets that were not carried, by the reason.";
+        let help = "Dropped packets, by reason.";
         self.labelled("drops_total", "counter", help, "reason", drops);
     }
 
-    /// `unit` of the sizes are 1.
+    /// Writes a histogram. Values are divided by `unit`.
     fn histogram(&mut self, name: &str, help: &str, counted: &HistogramSnapshot, unit: f64) {
         self.head(name, "histogram", help);
         let bucket = format!("{name}_bucket");
@@ -135,7 +137,7 @@ impl Text {
         self.labelled("peer_transmit_bytes_total", "counter", help, "public_key", sent);
         let handshake = |peer: &PeerState| peer.last_handshake.unwrap_or_default();
         let handshakes = names().zip(peers.iter().map(|peer| handshake(peer).as_secs()));
-        let help = "Time of a peer's last handshake since 1970; 0 where there was none.";
+        let help = "Time of a peer's last handshake since 1970; 0 without a handshake.";
         self.labelled(
             "peer_last_handshake_timestamp_seconds",
             "gauge",
@@ -153,7 +155,7 @@ impl Text {
     }
 }
 
-/// A label's value. An interface's name may hold a quotation mark.
+/// Escapes the value of a label. The name of an interface may contain a quotation mark.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -167,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_its_labels_and_what_is_special_in_them_is_escaped() {
+    fn sample_has_escaped_labels() {
         let mut text = text();
         text.drops([("in_forged", 3), ("in_replayed", u64::MAX)].into_iter());
         assert_eq!(
             text.text,
-            "# HELP linerate_drops_total Packets that were not carried, by the reason.\n\
+            "# HELP linerate_drops_total Dropped packets, by reason.\n\
              # TYPE linerate_drops_total counter\n\
              linerate_drops_total{interface=\"w\\\"g\\\\0\",reason=\"in_forged\"} 3\n\
              linerate_drops_total{interface=\"w\\\"g\\\\0\",reason=\"in_replayed\"} \
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_counts_up_and_is_told_in_its_unit() {
+    fn histogram_is_cumulative_and_in_its_unit() {
         let mut text = Text { interface: "wg0".into(), ..text() };
         let counted =
             HistogramSnapshot { buckets: vec![(10, 1), (5_000, 3)], count: 4, sum: 2_000_500 };
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn of_each_peer_there_is_since_when_its_session_is_safe_from_quantum_computers() {
+    fn each_peer_has_the_time_of_its_post_quantum_secret() {
         let peer = |key, post_quantum| PeerState {
             post_quantum,
             ..PeerState::new(wg::PublicKey::from([key; 32]))
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn of_each_peer_there_is_what_its_path_carries_and_nothing_while_nobody_knows() {
+    fn each_peer_has_its_path_mtu_or_0_while_it_is_unknown() {
         let peer = |key, path_mtu| PeerState {
             path_mtu,
             ..PeerState::new(wg::PublicKey::from([key; 32]))

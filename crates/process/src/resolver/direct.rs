@@ -1,4 +1,4 @@
-//! Queries to the host's own name servers, by sockets with a mark that leads past the tunnel.
+//! Queries to the host's name servers from sockets with a mark that is routed outside the tunnel.
 
 use std::{
     io,
@@ -13,13 +13,13 @@ use sys::{clock, process::mark_socket};
 
 /// The port of name servers.
 const PORT: u16 = 53;
-/// How long a server has for its answer. Each server is queried twice.
+/// The time limit of an answer. Each server is queried twice.
 const PATIENCE: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 2;
-/// The longest answer by UDP (RFC 1035, section 2.3.4).
+/// The longest answer over UDP (RFC 1035, section 2.3.4).
 const DATAGRAM: usize = 512;
 
-/// The addresses of a name, IPv6 first; empty if no server knows any.
+/// The addresses of a name, IPv6 first; empty if no server returned any.
 pub(super) fn addresses(name: &str, servers: &[IpAddr], mark: u32) -> Vec<IpAddr> {
     let records = [Record::Aaaa, Record::A];
     records.into_iter().flat_map(|record| of_kind(name, record, servers, mark)).collect()
@@ -42,7 +42,7 @@ fn query(name: &str, record: Record, server: SocketAddr, mark: u32) -> io::Resul
     SysRng.try_fill_bytes(&mut id).map_err(io::Error::other)?;
     let question = Query::new(u16::from_ne_bytes(id), name, record);
     let question = question.ok_or(io::ErrorKind::InvalidInput)?;
-    // Each query has a new port, which a forged answer has to guess, too.
+    // Each query uses a new port, which a forged answer would have to guess.
     let socket = connected(server, mark)?;
     socket.send(question.as_bytes())?;
     let deadline = clock::boottime() + PATIENCE;
@@ -60,7 +60,7 @@ fn query(name: &str, record: Record, server: SocketAddr, mark: u32) -> io::Resul
     }
 }
 
-/// Whether this host has a route to an address, other than through the tunnel.
+/// Whether this host has a route to an address outside the tunnel.
 pub(super) fn is_routed(address: IpAddr, mark: u32) -> bool {
     connected((address, PORT).into(), mark).is_ok()
 }

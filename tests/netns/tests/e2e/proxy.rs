@@ -648,6 +648,6 @@ fn hooks_are_not_run_and_one_warning_is_printed() {
     let conf = world.conf(&format!("{SERVICES}PostUp = touch /run/rig/hook\nTable = off"));
     world.start("", &conf);
     let said = world.left.read(LOG);
-    assert_eq!(said.matches("are for `linerate up`").count(), 1, "{said}");
+    assert_eq!(said.matches("apply only to `linerate up`").count(), 1, "{said}");
     assert!(!world.left.has("/run/rig/hook"));
 }

@@ -188,7 +188,7 @@ fn all_threads_are_sandboxed_unless_the_sandbox_is_off() {
         let confined = !arguments.contains("off");
         let [mode, told] = match confined {
             true => ["2", "sandbox: system calls (seccomp)"],
-            false => ["0", "no sandbox: it is off"],
+            false => ["0", "the sandbox is off"],
         };
         eventually("the sandbox is as it should be", PATIENCE, || {
             of_all_threads(&host, pid, "Seccomp").iter().all(|state| state == mode)
@@ -209,7 +209,9 @@ fn all_threads_are_sandboxed_unless_the_sandbox_is_off() {
         host.run("wg set wg0 listen-port 40405");
         host.run(format!("{program} down wg0"));
         is_gone(&host);
-        eventually("the guardian is gone", PATIENCE, || !host.attempt("pgrep linerate-guard").ok);
+        eventually("the guardian has exited", PATIENCE, || {
+            !host.attempt("pgrep linerate-guard").ok
+        });
         if lines.starts_with("SaveConfig") {
             assert!(host.read(&file).contains("ListenPort = 40405"), "{}", host.read(&file));
         }
@@ -273,7 +275,7 @@ fn a_guardian_ends_with_its_peer_and_a_peer_goes_down_without_its_guardian() {
         host.run(format!("kill -KILL {pid}"));
         if victim == "guardian" {
             let down = host.attempt(format!("{program} down wg0"));
-            assert!(!down.ok && down.stderr.contains("the guardian is gone"), "{}", down.stderr);
+            assert!(!down.ok && down.stderr.contains("the guardian has exited"), "{}", down.stderr);
             is_gone(&host);
         }
         eventually("both are gone", PATIENCE, || {

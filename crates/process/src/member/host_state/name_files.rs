@@ -1,14 +1,14 @@
-//! When to look at the files that say who answers questions about names: others write them too, as
-//! a DHCP client does where a machine comes to another network.
+//! Schedules checks of the resolver configuration. Other programs write these files, too: for
+//! example, a DHCP client does when the machine enters another network.
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
 use host::dns;
 use sys::{FileChanges, clock};
 
-/// From a change to the look at it: some write a file in several steps.
+/// The delay between a change and its check. Some programs write a file in several steps.
 const SETTLE: Duration = Duration::from_secs(1);
-/// The longest pause, where somebody writes again and again over what stands there.
+/// The longest delay, if another program overwrites the files repeatedly.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Watches the files.
@@ -18,7 +18,7 @@ pub(in super::super) struct NameFiles {
 }
 
 impl NameFiles {
-    /// Watches those that there are.
+    /// Watches the existing files.
     ///
     /// # Errors
     /// The kernel is out of memory.
@@ -40,7 +40,7 @@ impl NameFiles {
         }
     }
 
-    /// Reads what is readable.
+    /// Reads pending events.
     ///
     /// # Errors
     /// The kernel is out of memory.
@@ -51,19 +51,19 @@ impl NameFiles {
         Ok(())
     }
 
-    /// How long until a look is due.
+    /// The time until a check is due.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.pace.due.map(|due| due.saturating_sub(now()))
     }
 
-    /// Takes a look that is due.
+    /// Returns whether a check is due, and resets it.
     pub fn take_due(&mut self) -> bool {
         let is_due = self.pace.take_due(now());
         self.schedule_poll();
         is_due
     }
 
-    /// It was found that somebody wrote over what stood there, which is written again.
+    /// Records that another program has overwritten the files, which are written again.
     pub fn handle_overwritten(&mut self) {
         self.pace.handle_overwritten(now());
     }
@@ -73,11 +73,11 @@ fn now() -> Duration {
     clock::boottime()
 }
 
-/// When to look.
+/// The schedule of checks.
 struct Pace {
     due: Option<Duration>,
     pause: Duration,
-    /// When it was last found overwritten.
+    /// Time of the last overwrite.
     overwritten: Option<Duration>,
 }
 
@@ -110,7 +110,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_change_is_looked_at_once_when_it_has_settled() {
+    fn change_is_checked_once_after_the_delay() {
         let mut pace = Pace::default();
         assert!(!pace.take_due(SECOND));
         pace.handle_change(SECOND);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_who_writes_again_and_again_is_answered_ever_less_often() {
+    fn repeated_overwrites_are_checked_at_growing_intervals() {
         let (mut pace, mut now, mut looks) = (Pace::default(), Duration::ZERO, 0);
         while now < 3600 * SECOND {
             pace.handle_change(now);
@@ -134,6 +134,6 @@ mod tests {
         assert!((60..=70).contains(&looks), "{looks}");
         now += 3 * LONGEST;
         pace.handle_overwritten(now);
-        assert_eq!(pace.pause, SETTLE, "it was quiet for a while");
+        assert_eq!(pace.pause, SETTLE, "no overwrite happened for a while");
     }
 }

@@ -95,7 +95,7 @@ fn packets_of_ipv6_that_leave_outside_of_the_tunnel_are_in_the_warning() {
     world.left.run("mount -t tmpfs tmpfs /proc/sys/net/ipv6");
     let file = world.conf("", "0.0.0.0/0, ::/0");
     let outcome = world.linerate("up", &file);
-    let wanted = "packets of IPv6 leave this host outside of the tunnel";
+    let wanted = "IPv6 packets leave this host outside of the tunnel";
     assert!(outcome.ok && outcome.stderr.contains(wanted), "{}", outcome.stderr);
     world.reaches(&[WORLD[0]]);
     assert!(world.linerate("down", &file).ok);

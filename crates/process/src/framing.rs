@@ -1,5 +1,5 @@
-//! Messages over a stream: their length in bytes, then themselves. Nothing is read ahead, so that a
-//! key is in one place only, which is wiped.
+//! Messages over a stream, each preceded by its length in bytes. Nothing is read ahead, so that a
+//! key is only in the returned buffer, which is wiped.
 
 use std::{
     io::{self, Read, Write},
@@ -9,13 +9,13 @@ use std::{
 use anyhow::{Context, ensure};
 use zeroize::Zeroizing;
 
-/// Bytes of the longest message: the state of 200,000 peers with a few networks each.
+/// Bytes of the longest message, enough for the state of 200,000 peers with a few networks each.
 const MAX: u32 = 64 << 20;
 
-/// Sends a message of these parts.
+/// Sends a message that consists of these parts.
 ///
 /// # Errors
-/// It is too long, or the connection is closed.
+/// The message is too long, or the connection is closed.
 pub(crate) fn send(mut line: &UnixStream, parts: &[&[u8]]) -> io::Result<()> {
     let length = u32::try_from(parts.iter().map(|part| part.len()).sum::<usize>());
     let length = length.ok().filter(|&length| length <= MAX).ok_or(io::ErrorKind::FileTooLarge)?;
@@ -23,10 +23,10 @@ pub(crate) fn send(mut line: &UnixStream, parts: &[&[u8]]) -> io::Result<()> {
     parts.iter().try_for_each(|part| line.write_all(part))
 }
 
-/// The next message; `None` if the connection was closed after the last one.
+/// Receives the next message; `None` if the connection was closed after the previous one.
 ///
 /// # Errors
-/// It is too long, or incomplete.
+/// The message is too long or incomplete.
 pub(crate) fn receive(mut line: &UnixStream) -> anyhow::Result<Option<Zeroizing<Vec<u8>>>> {
     let mut length = [0; size_of::<u32>()];
     // An error means that the other end was closed with unread bytes.
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_read_whole_or_not_at_all() {
+    fn message_is_received_completely_or_fails() {
         let (line, theirs) = UnixStream::pair().unwrap();
         for parts in [&[&b"one"[..], b" and two"][..], &[], &[b"last"]] {
             send(&line, parts).unwrap();
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_more_memory_taken_than_the_longest_message_has() {
+    fn longer_message_than_the_limit_is_refused_without_allocation() {
         let (line, theirs) = UnixStream::pair().unwrap();
         (&line).write_all(&(MAX + 1).to_ne_bytes()).unwrap();
         line.shutdown(Shutdown::Write).unwrap();
