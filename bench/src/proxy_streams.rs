@@ -151,9 +151,9 @@ mod tests {
         let to = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 2), 0x1234);
         let mut stream = connect(to, at)?;
         proxy.unwrap().join().unwrap();
-        let mut asked = Vec::new();
-        stream.read_to_end(&mut asked)?;
-        Ok(asked)
+        let mut query = Vec::new();
+        stream.read_to_end(&mut query)?;
+        Ok(query)
     }
 
     #[test]

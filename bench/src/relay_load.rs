@@ -183,7 +183,7 @@ async fn count_reached(clients: Vec<Halves>) -> usize {
         });
     }
     let _open = sending.join_all().await;
-    waiting.join_all().await.into_iter().filter(|heard| *heard == Ok(true)).count()
+    waiting.join_all().await.into_iter().filter(|received| *received == Ok(true)).count()
 }
 
 /// Whether a datagram arrives before the connection ends.
@@ -209,8 +209,8 @@ async fn send_datagrams((mut from, mut to): Halves, receiver: usize, size: usize
     while block.len() < BLOCK {
         write_packet(&mut block, &key, &datagram);
     }
-    let mut heard = [0; 256];
-    let silence = async { while from.read(&mut heard).await.is_ok_and(|read| read > 0) {} };
+    let mut received = [0; 256];
+    let silence = async { while from.read(&mut received).await.is_ok_and(|read| read > 0) {} };
     let sending = async { while to.write_all(&block).await.is_ok() {} };
     // Both end when the relay closes the connection.
     tokio::join!(silence, sending);

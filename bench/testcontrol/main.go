@@ -1,10 +1,10 @@
-// What two tailscaled need to find each other where there is no Internet: the test control server
-// of Tailscale's own module, which takes in whoever asks, and a relay with STUN for their map.
+// A control server for two tailscaled without the Internet: the test control server of Tailscale's own
+// module, which admits every node, and a relay with STUN for their map.
 //
-//	testcontrol ADDRESS [OWN=CALLED...]
+//	testcontrol ADDRESS [OWN=ALIAS...]
 //
-// The control server is at http://ADDRESS:3340. A node with the address OWN is told that the others
-// reach it at CALLED. It ends with its stdin.
+// The control server is at http://ADDRESS:3340. A node with the address OWN is announced to the
+// others with the address ALIAS. It ends with its stdin.
 package main
 
 import (
@@ -56,18 +56,18 @@ func serveControl(address string) {
 	go func() { log.Fatal(http.Serve(listen(at), control)) }()
 }
 
-// Its certificate is httptest's, which the map has the nodes accept.
+// Its certificate is httptest's; the map makes the nodes accept it.
 func serveRelay(address string) {
 	server := httptest.NewUnstartedServer(derpserver.Handler(derpserver.New(key.NewNode(), logger.Discard)))
 	server.Listener.Close()
 	server.Listener = listen(place(address, relayPort))
-	// It speaks HTTP/1.1, out of which the relay's protocol is switched to.
+	// HTTP/1.1, because the relay's protocol is started by an upgrade.
 	server.Config.TLSNextProto = make(map[string]func(*http.Server, *tls.Conn, http.Handler))
 	server.StartTLS()
 }
 
-// Tells each who asks how the other end calls it: of those that stand behind a link, not by the
-// address that it has.
+// Answers STUN requests with the address by which the other end reaches the client. Behind a link it
+// differs from the client's own address.
 func serveStun(address string, behind map[netip.Addr]netip.Addr) {
 	socket, err := net.ListenPacket("udp4", place(address, stunPort))
 	if err != nil {

@@ -1,11 +1,11 @@
 // Judges packets as Tailscale's own filter does, for the tests of linerate's packet::filter. It
 // answers each line of its stdin with one of its stdout:
 //
-//	policy JSON   from now on by these rules; the flows that were begun are kept as tailscaled does
+//	policy JSON   sets these rules; existing flows remain, as in tailscaled
 //	out HEX       sends a packet
 //	in HEX        receives one: accept or drop
 //	jailed HEX    receives one of a jailed peer: accept or drop
-//	grants A B    what A may do to B: tailcfg.PeerCapMap as JSON
+//	grants A B    capabilities of A at B: tailcfg.PeerCapMap as JSON
 package main
 
 import (
@@ -30,7 +30,7 @@ type policy struct {
 	Rules     []tailcfg.FilterRule
 	Local     []string
 	ShieldsUp bool
-	// What the peers with these addresses have.
+	// Capabilities of the peers with these addresses.
 	Capabilities map[netip.Addr][]tailcfg.NodeCapability
 }
 
@@ -80,7 +80,7 @@ func compile(text string, before, jailBefore *filter.Filter) (rules, jail *filte
 	if err := json.Unmarshal([]byte(text), &policy); err != nil {
 		log.Fatal(err)
 	}
-	// What cannot be read is left out, as tailscaled does.
+	// Unreadable rules are skipped, as in tailscaled.
 	matches, _ := filter.MatchesFromFilterRules(policy.Rules)
 	var builder netipx.IPSetBuilder
 	for _, text := range policy.Local {

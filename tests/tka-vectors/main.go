@@ -1,4 +1,4 @@
-// Prints what Tailscale's own tailnet lock makes and accepts, for the tests of linerate's
+// Prints objects that Tailscale's own tailnet lock creates and accepts, for the tests of linerate's
 // tailnet::tka: chains of updates, signatures of node keys, and the same with bytes changed.
 //
 //	go run . > ../../crates/tailnet/tests/tka/vectors.json
@@ -32,7 +32,7 @@ type chain struct {
 	Wrapped    []wrapped
 }
 
-// What is told at once, and what the authority is behind it.
+// Updates that are sent together, and the resulting authority.
 type step struct {
 	Updates  []string
 	Accepted bool
@@ -46,11 +46,11 @@ type signature struct {
 	Node     string
 	Text     string
 	Accepted bool
-	// The keys that the node had before, of an accepted one.
+	// The node's previous keys, for an accepted signature.
 	Former []string
 }
 
-// What a node signs itself, by the key with this text: one after the other.
+// Signatures that a node makes itself, with the key of this text, one after the other.
 type renewal struct {
 	Key    string
 	Public string
@@ -59,7 +59,7 @@ type renewal struct {
 	Texts  []string
 }
 
-// An auth key that brings a credential.
+// An auth key with a credential.
 type wrapped struct {
 	Text    string
 	AuthKey string
@@ -83,7 +83,7 @@ func main() {
 	must(json.NewEncoder(os.Stdout).Encode(chains))
 }
 
-// A signer by its number.
+// The signer with this number.
 func signer(number int) key.NLPrivate {
 	var signer key.NLPrivate
 	private := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(number)}, 32))
@@ -187,15 +187,15 @@ func forked() chain {
 		var branches [][]tka.AUM
 		at := 10 + 5*round
 		switch round % 4 {
-		case 0: // The one with more votes counts.
+		case 0: // The one with more votes wins.
 			branches = [][]tka.AUM{branch(2, add(at)), branch(1, add(at+1))}
 		case 1: // Equal votes: the lowest hash.
 			branches = [][]tka.AUM{branch(1, add(at)), branch(3, add(at+1)), branch(3, add(at+2))}
-		case 2: // Equal votes: that which removes.
+		case 2: // Equal votes: the removal.
 			victim := lock.authority.Keys()[3]
 			out := func(b *tka.UpdateBuilder) error { return b.RemoveKey(victim.MustID()) }
 			branches = [][]tka.AUM{branch(1, add(200+round)), branch(3, out)}
-		case 3: // One that is longer, and has fewer votes.
+		case 3: // A longer one with fewer votes.
 			branches = [][]tka.AUM{branch(2, func(b *tka.UpdateBuilder) error {
 				must(b.AddKey(trusted(at, 1)))
 				return b.AddKey(trusted(at+1, 1))
@@ -205,7 +205,7 @@ func forked() chain {
 		for _, branch := range branches {
 			lock.tell(branch)
 		}
-		// Told again: nothing new.
+		// Sent again: nothing new.
 		lock.tell(branches[0])
 	}
 	return lock.chain
@@ -261,12 +261,12 @@ func wrong() chain {
 		Keys: []tka.Key{trusted(1, 1)}, DisablementValues: [][]byte{make([]byte, 32)}, StateID1: 1,
 	}
 	lock.inform(signed(checkpoint, 1))
-	// A second that is wrong takes the first with it.
+	// An invalid second update rejects the first one too.
 	lock.inform(signed(add, 1), signed(orphan, 1))
 	for i := 0; i < 5**changes; i++ {
 		lock.inform(mutated(signed(add, 1)))
 	}
-	// A kind that nobody knows yet does nothing.
+	// An unknown kind has no effect.
 	unknown := update(77)
 	lock.inform(signed(unknown, 1))
 	add.PrevAUMHash = head()
@@ -277,7 +277,7 @@ func wrong() chain {
 	return lock.chain
 }
 
-// A chain that is so long that nodes give its beginning up.
+// A chain so long that nodes discard its beginning.
 func compacted() chain {
 	lock := begin("long", trusted(1, 1))
 	for i := 0; i < 15; i++ {
@@ -390,7 +390,7 @@ func (l *lock) sign() {
 		judge(fmt.Sprintf("renewed %d times", number-50), number, long)
 	}
 	l.renew(own, first.Serialize(), 20)
-	// One more is a signature that nobody can read.
+	// The last one is an unreadable signature.
 	l.renew(own, byKey.Serialize(), 14)
 	l.wrap(credential)
 	for i := 0; i < *changes; i++ {
@@ -400,7 +400,7 @@ func (l *lock) sign() {
 	}
 }
 
-// Renews a signature again and again.
+// Renews a signature repeatedly.
 func (l *lock) renew(by key.NLPrivate, former tkatype.MarshaledSignature, times int) {
 	private, err := by.MarshalText()
 	must(err)

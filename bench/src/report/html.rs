@@ -52,7 +52,7 @@ pub fn page(comparison: &Comparison, seconds: u32) -> String {
     let title = match (comparison.is_ladder, names.len()) {
         (true, _) => "linerate, technique by technique".to_owned(),
         (false, 1) => names[0].to_owned(),
-        _ => format!("{} beside {}", names[0], names[1..].join(", ")),
+        _ => format!("{} compared with {}", names[0], names[1..].join(", ")),
     };
     let title = escape(&title);
     let style = include_str!("style.css");

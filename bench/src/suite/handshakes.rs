@@ -61,11 +61,11 @@ impl Turn<'_> {
     fn goodput_during_storms(&mut self) {
         let gbps = || self.stream("").gbps();
         let before = gbps();
-        let (beside, stormed) = self.stream_during_storm(PORT);
+        let (concurrent, stormed) = self.stream_during_storm(PORT);
         let between = gbps();
         let (closed, _) = self.stream_during_storm(CLOSED);
         let after = gbps();
-        self.note(&STORM, 100.0 * beside / f64::midpoint(before, between));
+        self.note(&STORM, 100.0 * concurrent / f64::midpoint(before, between));
         self.note(&STORM_DONE, stormed);
         self.note(&STORM_CLOSED, 100.0 * closed / f64::midpoint(between, after));
     }

@@ -35,7 +35,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Without an address it is not ready; nobody is told this one.
+	// Without an address it does not start; this one is not announced.
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
 	server.SetStaticAddrPorts(views.SliceOf([]netip.AddrPort{at}))
 	endpoint, err := server.AllocateEndpoint(client(os.Args[2]), client(os.Args[3]))

@@ -47,10 +47,10 @@ pub fn coordinator_requests(data: &[u8]) {
 fn register(state: &mut State, machine: MachinePublic, line: &[u8]) {
     let Ok(request) = RegisterRequest::read(line) else { return };
     let (number, url) = ("0123456789abcdef", "https://a/register/");
-    let asked = RegisterCommand { machine, request: &request, number, url, from: None };
+    let query = RegisterCommand { machine, request: &request, number, url, from: None };
     let (RegisterResponse::Immediate(text)
     | RegisterResponse::Refused(text)
-    | RegisterResponse::Deferred(text)) = state.register(asked, NOW);
+    | RegisterResponse::Deferred(text)) = state.register(query, NOW);
     let answer: Value = serde_json::from_str(&text).expect("an answer is JSON");
     assert!(answer["Error"].is_string());
 }

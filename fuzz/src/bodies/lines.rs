@@ -130,9 +130,9 @@ fn send_and_receive(ours: &OwnedFd, theirs: &OwnedFd, text: &[u8], descriptors: 
         [b'-', step, ..] => *step < 7,
         _ => false,
     };
-    let heard = namespace::receive_reply(ours);
-    assert_eq!(heard.is_ok(), known && text.len() == MESSAGE, "{text:?}");
-    let Ok((again, descriptor)) = heard else { return };
+    let received = namespace::receive_reply(ours);
+    assert_eq!(received.is_ok(), known && text.len() == MESSAGE, "{text:?}");
+    let Ok((again, descriptor)) = received else { return };
     assert_eq!(again[0], text[0]);
     assert!(text[0] != b'-' || again == text);
     assert!(text[0] != b'T' || again[2..] == text[2..]);

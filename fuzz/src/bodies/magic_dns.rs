@@ -41,9 +41,9 @@ pub fn magic_dns(data: &[u8]) {
         }
         Answer::Forward(forward) => {
             assert_eq!(forward.resolvers().len(), 1);
-            let asked = forward.query(0x1234);
-            assert!(asked.starts_with(&[0x12, 0x34]) && asked[2] & 0x80 == 0);
-            let mut echo = asked.clone();
+            let request = forward.query(0x1234);
+            assert!(request.starts_with(&[0x12, 0x34]) && request[2] & 0x80 == 0);
+            let mut echo = request.clone();
             echo[2] |= 0x80;
             assert!(forward.read(0x1234, &echo).is_ok(), "the echoed question does not match");
             assert!(forward.read(0x1235, &echo).is_err());

@@ -73,9 +73,9 @@ pub fn peer_relay(data: &[u8]) {
             "the answer is longer than the request"
         );
         assert_eq!(Geneve::read(&answer), Some(header));
-        let (_, said) =
+        let (_, output) =
             clients[client].open(&answer[GENEVE_LEN..]).expect("the sender can open it");
-        let Message::BindChallenge(challenge) = said else { panic!("{said:?}") };
+        let Message::BindChallenge(challenge) = output else { panic!("{output:?}") };
         challenges[client] = Some(challenge);
     });
 }

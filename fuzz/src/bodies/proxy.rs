@@ -43,11 +43,11 @@ pub fn socks(data: &[u8]) {
     let users = users(flags);
     let whole = dialogue(&users, [rest].into_iter());
     assert_eq!(whole, dialogue(&users, pieces(rest, seed)), "the result differs in pieces");
-    let (said, request, early) = whole;
+    let (output, request, early) = whole;
     assert!(rest.ends_with(&early));
     if let Some(request) = request {
         let is_asked = flags & 1 != 0;
-        assert_eq!(said, if is_asked { &[5, 2, 1, 0][..] } else { &[5, 0] });
+        assert_eq!(output, if is_asked { &[5, 2, 1, 0][..] } else { &[5, 0] });
         let consumed = &rest[..rest.len() - early.len()];
         assert!(!is_asked || consumed.windows(8).any(|w| w == b"\x01\x03ann\x02pw"));
         let (command, target) = match request {
@@ -73,16 +73,16 @@ type Dialogue = (Vec<u8>, Option<socks::Request>, Vec<u8>);
 
 fn dialogue<'a>(users: &Users, pieces: impl Iterator<Item = &'a [u8]>) -> Dialogue {
     let mut negotiation = Negotiation::new(users);
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for piece in pieces {
         negotiation.handle_input(piece);
-        said.extend(negotiation.poll_output().unwrap_or_default());
+        output.extend(negotiation.poll_output().unwrap_or_default());
     }
     let request = match negotiation.state() {
         State::Requested(request) => Some(request.clone()),
         State::Negotiating | State::Refused => None,
     };
-    (said, request, negotiation.into_rest())
+    (output, request, negotiation.into_rest())
 }
 
 fn check_target(target: &Target) {
@@ -247,11 +247,11 @@ fn check_request(forward: &http::Forward) {
         Body::Bytes(len) => {
             assert!(codings.is_empty());
             let words = lengths.iter().flat_map(|words| words.split(|byte| *byte == b','));
-            let told: Vec<u64> = words
+            let report: Vec<u64> = words
                 .map(|word| str::from_utf8(word).expect("a number").trim().parse().expect("one"))
                 .collect();
-            assert!(told.iter().all(|told| told == len), "{told:?}, not {len}");
-            assert!(*len == 0 || !told.is_empty());
+            assert!(report.iter().all(|report| report == len), "{report:?}, not {len}");
+            assert!(*len == 0 || !report.is_empty());
         }
     }
 }

@@ -156,8 +156,8 @@ impl World {
             Poll::Ready(Ok(())) => {
                 stream.is_over |= buffer.filled().is_empty();
                 for got in buffer.filled() {
-                    let said = byte(stream.name, 1 - stream.end, stream.read);
-                    assert_eq!(*got, said, "byte {} of {:?}", stream.read, stream.name);
+                    let output = byte(stream.name, 1 - stream.end, stream.read);
+                    assert_eq!(*got, output, "byte {} of {:?}", stream.read, stream.name);
                     stream.read += 1;
                 }
             }
@@ -209,8 +209,8 @@ impl World {
         let mut message = [&[3, 4, 0, 0, 0, 0][..], &mtu.to_be_bytes(), &packet[..60]].concat();
         let sum = !checksum::sum(&message);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
-        let told = ipv4(1, (ADDRESSES[end], ADDRESSES[1 - end]), &message);
-        self.ends[1 - end].queue.push_back(told);
+        let report = ipv4(1, (ADDRESSES[end], ADDRESSES[1 - end]), &message);
+        self.ends[1 - end].queue.push_back(report);
     }
 
     /// Runs all possible actions of both ends.

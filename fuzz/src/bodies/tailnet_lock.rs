@@ -55,9 +55,9 @@ fn follow<'a>(authority: Authority, mut next: impl FnMut() -> Option<&'a [u8]>) 
     for _ in 0..8 {
         let Some(text) = next() else { break };
         input.now = follower.poll_timeout().unwrap_or(input.now);
-        let Some(asked) = request.take().or_else(|| follower.poll_request(input)) else { break };
+        let Some(query) = request.take().or_else(|| follower.poll_request(input)) else { break };
         let before = follower.local_authority().authority().map(Authority::head);
-        let (changed, further) = follower.handle_answer(asked.number, Ok(text), input, 0);
+        let (changed, further) = follower.handle_answer(query.number, Ok(text), input, 0);
         let after = follower.local_authority().authority().map(Authority::head);
         assert!(after.is_some() && changed == (before != after));
         request = further;

@@ -48,7 +48,7 @@ pub enum Behaviour {
     Sends(Vec<u8>),
     /// It answers every request with these bytes again and again, one byte per interval.
     Drips(Vec<u8>, Duration),
-    /// It has no ts2021 key.
+    /// It does not support ts2021.
     TooOld,
     /// It has another key, as if another server answered at its address.
     Impostor,
@@ -128,7 +128,7 @@ pub fn packed(map: &Value) -> Vec<u8> {
 /// # Panics
 /// If it is too long for the length field.
 pub fn framed(packed: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(packed.len()).expect("a test's frame is not so long");
+    let length = u32::try_from(packed.len()).expect("a test's frame is short");
     [&length.to_le_bytes(), packed].concat()
 }
 

@@ -72,7 +72,7 @@ fn carry(connection: &Connection, seconds: u32) -> f64 {
         [0, 1, 2].map(|host| (after[host] - before[host]) / f64::from(seconds) / 1e9);
     println!(
         "{:?} by {:?}: {carried:.3} Gbit/s; cores of the relay {relay:.2}, of the nodes {sender:.2} \
-         and {receiver:.2}, besides iperf3's",
+         and {receiver:.2}, without iperf3",
         connection.kind, connection.relay
     );
     if connection.kind == MemberKind::Tailscaled {

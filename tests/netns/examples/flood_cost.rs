@@ -60,9 +60,13 @@ fn main() {
             rates[which].push(carried);
         }
     }
-    let [alone, beside, flooded] = rates.map(median);
-    println!("median: alone {alone:.3}, closed port {beside:.3}, flooded {flooded:.3} Gbit/s");
-    println!("stays: {:.3} of alone, {:.3} of closed port", flooded / alone, flooded / beside);
+    let [alone, concurrent, flooded] = rates.map(median);
+    println!("median: alone {alone:.3}, closed port {concurrent:.3}, flooded {flooded:.3} Gbit/s");
+    println!(
+        "remaining: {:.3} of alone, {:.3} of closed port",
+        flooded / alone,
+        flooded / concurrent
+    );
     for target in targets.into_iter().flatten() {
         let [sender, node] = cost(&right, &attacker, target, seconds, rate);
         println!("{target}: {sender:.0} ns of CPU a datagram at the sender, {node:.0} at the node");

@@ -73,8 +73,8 @@ impl Host {
             .expect("unshare and bash are installed (make deps)");
         let mut first = String::new();
         let stdout = holder.stdout.take().expect("stdout is piped");
-        let said = BufReader::new(stdout).read_line(&mut first);
-        let pid = said.ok().and_then(|_| first.trim().parse().ok());
+        let printed = BufReader::new(stdout).read_line(&mut first);
+        let pid = printed.ok().and_then(|_| first.trim().parse().ok());
         let pid = pid.unwrap_or_else(|| {
             panic!("cannot make the namespaces of host {name}: run this through tests/netns/run")
         });

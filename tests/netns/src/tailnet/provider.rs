@@ -139,8 +139,8 @@ fn open(browser: &Host, url: &str, form: &[(&str, &str)]) -> Page {
          -w '\\n%{{http_code}} %{{url_effective}}' '{url}'",
         fields.join(" ")
     );
-    let said = browser.run(line);
-    let (text, end) = said.rsplit_once('\n').unwrap_or_default();
+    let output = browser.run(line);
+    let (text, end) = output.rsplit_once('\n').unwrap_or_default();
     let (status, url) = end.split_once(' ').unwrap_or_default();
     let status = status.parse().unwrap_or_default();
     Page { status, url: url.to_owned(), text: text.to_owned() }

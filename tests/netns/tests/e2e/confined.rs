@@ -146,17 +146,17 @@ fn anonymous(target: &str) -> &str {
 
 fn socket(injected: &mut Injected, descriptor: u64) -> String {
     let wanted = [libc::SO_DOMAIN, libc::SO_TYPE, libc::SO_PROTOCOL, libc::SO_ACCEPTCONN];
-    let mut told = [0; 4];
-    for (option, told) in wanted.iter().zip(&mut told) {
+    let mut report = [0; 4];
+    for (option, report) in wanted.iter().zip(&mut report) {
         injected.clear();
         let (value, length) = (injected.put(&[0; 4]), injected.put(&4u32.to_ne_bytes()));
         let arguments = [descriptor, libc::SOL_SOCKET as u64, *option as u64, value, length, 0];
         match injected.call(libc::SYS_getsockopt, arguments) {
-            Ok(_) => *told = u64::from(injected.get(value, 1)[0]),
+            Ok(_) => *report = u64::from(injected.get(value, 1)[0]),
             Err(error) => return format!("socket (its kind is unknown: {error:?})"),
         }
     }
-    let [family, of_type, protocol, listens] = told;
+    let [family, of_type, protocol, listens] = report;
     let listens = if listens == 1 { ", listening" } else { "" };
     format!("socket {} {} {protocol}{listens}", names::domain(family), names::kind(of_type))
 }

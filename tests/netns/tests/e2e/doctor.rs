@@ -21,14 +21,14 @@ fn doctor(host: &Host, arguments: &str) -> (i32, Value) {
     let outcome = host.attempt(line);
     let mut errors = outcome.stderr.lines().rev();
     let status = errors.next().and_then(|line| line.parse().ok()).expect("the shell printed it");
-    let told = serde_json::from_str(&outcome.stdout);
-    (status, told.unwrap_or_else(|error| panic!("{error}: {outcome:?}")))
+    let report = serde_json::from_str(&outcome.stdout);
+    (status, report.unwrap_or_else(|error| panic!("{error}: {outcome:?}")))
 }
 
 /// The findings: check, subject, and the commands that would run.
-fn findings(told: &Value) -> Vec<(String, String, Vec<String>)> {
+fn findings(report: &Value) -> Vec<(String, String, Vec<String>)> {
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    let all = told["findings"].as_array().expect("a list").iter();
+    let all = report["findings"].as_array().expect("a list").iter();
     let findings = all.filter(|finding| finding["weight"] != "note").map(|finding| {
         for key in ["what", "why", "cost"] {
             assert!(finding[key].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
@@ -59,9 +59,9 @@ fn a_router_with_wrong_settings_is_found_repaired_and_restored() {
     router.run("ip route add default via 10.1.0.1");
     let before = state(&router);
 
-    let (status, told) = doctor(&router, "");
-    assert_eq!((status, &told["unknown"]), (1, &Value::Array(vec![])), "{told:#}");
-    let found = findings(&told);
+    let (status, report) = doctor(&router, "");
+    assert_eq!((status, &report["unknown"]), (1, &Value::Array(vec![])), "{report:#}");
+    let found = findings(&report);
     for (check, on, commands) in [
         ("gro", "r2", vec!["ethtool -K r2 rx-gro on"]),
         ("forwarding", "r2", vec!["sysctl -w net.ipv4.conf.r2.forwarding=1"]),
@@ -79,16 +79,16 @@ fn a_router_with_wrong_settings_is_found_repaired_and_restored() {
     assert!(!found.iter().any(|(check, on, _)| (check.as_str(), on.as_str()) == ("gro", "r1")));
     assert_eq!(state(&router), before, "a check changes nothing");
 
-    let (status, told) = doctor(&router, "--apply");
-    assert_eq!((status, findings(&told)), (0, vec![]), "{told:#}");
-    assert!(told["applied"].as_array().is_some_and(|applied| applied.len() >= 5), "{told:#}");
+    let (status, report) = doctor(&router, "--apply");
+    assert_eq!((status, findings(&report)), (0, vec![]), "{report:#}");
+    assert!(report["applied"].as_array().is_some_and(|applied| applied.len() >= 5), "{report:#}");
     assert_ne!(state(&router), before);
     assert_eq!(doctor(&router, "").0, 0);
     let file = "/run/linerate/doctor";
     assert_eq!(router.run(format!("stat -c %a {file}")).trim(), "600");
 
-    let (status, told) = doctor(&router, "--undo");
-    assert_eq!(status, 0, "{told:#}");
+    let (status, report) = doctor(&router, "--undo");
+    assert_eq!(status, 0, "{report:#}");
     assert_eq!(state(&router), before);
     assert!(!router.has(file));
     assert_eq!(findings(&doctor(&router, "").1), found);
@@ -100,8 +100,8 @@ fn too_large_an_mtu_and_a_silent_peer_are_found() {
     let (left, right) = (&pair.left, &pair.right);
     left.reaches(right, Family::V4, PATIENCE);
     left.host.run("ethtool -K eth0 gro on");
-    let (status, told) = doctor(&left.host, INTERFACE);
-    assert_eq!(status, 0, "{told:#}");
+    let (status, report) = doctor(&left.host, INTERFACE);
+    assert_eq!(status, 0, "{report:#}");
 
     left.host.run("ip link set eth0 mtu 1400");
     let stranger = Key::generate().public;
@@ -111,8 +111,8 @@ fn too_large_an_mtu_and_a_silent_peer_are_found() {
     netns::eventually("a handshake is sent to the stranger", PATIENCE, || {
         left.status().peer(&stranger).sent > 0
     });
-    let (status, told) = doctor(&left.host, INTERFACE);
-    let found = findings(&told);
+    let (status, report) = doctor(&left.host, INTERFACE);
+    let found = findings(&report);
     assert_eq!(status, 1);
     let checks: Vec<&str> = found.iter().map(|(check, ..)| check.as_str()).collect();
     assert_eq!(checks, ["silent-peer", "mtu"], "{found:#?}");
@@ -123,8 +123,12 @@ fn too_large_an_mtu_and_a_silent_peer_are_found() {
     let size = "ping -c 1 -W 2 -M do -s 1312 10.9.0.2";
     assert!(left.host.attempt(size).ok, "a packet of 1340 bytes arrives");
     left.host.run("ip link set wg0 mtu 1330");
-    let (status, told) = doctor(&left.host, "--undo");
-    assert_eq!((status, &told["undone"][0]["outcome"]), (0, &Value::from("changed")), "{told:#}");
+    let (status, report) = doctor(&left.host, "--undo");
+    assert_eq!(
+        (status, &report["undone"][0]["outcome"]),
+        (0, &Value::from("changed")),
+        "{report:#}"
+    );
     assert!(left.host.run("ip link show wg0").contains("mtu 1330"), "the MTU stays as it was set");
 }
 
@@ -155,23 +159,23 @@ fn a_tunnel_routed_into_itself_is_reported_and_its_mtu_is_unchanged() {
     let before = left.run(format!("ip link show {INTERFACE}"));
     left.attempt("ping -c 1 -W 1 10.9.0.2");
 
-    let (status, told) = doctor(&left, &format!("{INTERFACE} --apply"));
-    let checks: Vec<_> = findings(&told).into_iter().map(|(check, ..)| check).collect();
-    assert_eq!((status, checks), (1, vec!["circle".to_owned()]), "{told:#}");
+    let (status, report) = doctor(&left, &format!("{INTERFACE} --apply"));
+    let checks: Vec<_> = findings(&report).into_iter().map(|(check, ..)| check).collect();
+    assert_eq!((status, checks), (1, vec!["circle".to_owned()]), "{report:#}");
     assert_eq!(left.run(format!("ip link show {INTERFACE}")), before);
 
     let relay = Key::generate().public;
     left.run(format!("wg set {INTERFACE} peer {relay} allowed-ips 10.2.0.2/32"));
-    let (_, told) = doctor(&left, INTERFACE);
-    let checks: Vec<_> = findings(&told).into_iter().map(|(check, ..)| check).collect();
-    assert_eq!(checks, ["silent-peer"], "the peer is reached by another one: {told:#}");
+    let (_, report) = doctor(&left, INTERFACE);
+    let checks: Vec<_> = findings(&report).into_iter().map(|(check, ..)| check).collect();
+    assert_eq!(checks, ["silent-peer"], "the peer is reached by another one: {report:#}");
     left.run(format!("wg set {INTERFACE} peer {relay} remove"));
 
     left.run("ip route add 10.2.0.2 via 10.1.0.254");
-    let (_, told) = doctor(&left, INTERFACE);
-    let all = told["findings"].as_array().expect("a list").iter();
+    let (_, report) = doctor(&left, INTERFACE);
+    let all = report["findings"].as_array().expect("a list").iter();
     let circle: Vec<_> = all.filter(|finding| finding["check"] == "circle").collect();
-    assert_eq!(circle.len(), 1, "the returned route is a note: {told:#}");
+    assert_eq!(circle.len(), 1, "the returned route is a note: {report:#}");
     assert_eq!(circle[0]["weight"], "note");
 }
 
@@ -197,16 +201,16 @@ fn a_path_with_a_smaller_mtu_behind_the_first_hop_is_reported() {
         left.host.attempt(ping);
         found().is_some()
     });
-    let (status, told) = doctor(&left.host, INTERFACE);
-    let all = told["findings"].as_array().expect("a list");
+    let (status, report) = doctor(&left.host, INTERFACE);
+    let all = report["findings"].as_array().expect("a list");
     let mtu: Vec<_> = all.iter().filter(|finding| finding["check"] == "mtu").collect();
-    assert_eq!((status, mtu.len()), (1, 1), "{told:#}");
+    assert_eq!((status, mtu.len()), (1, 1), "{report:#}");
     let what = mtu[0]["what"].as_str().expect("a text");
     // The search may have continued since then.
     let bytes = what.split_once("only ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
     assert!(bytes.is_some_and(|bytes: u32| (1000..=1240).contains(&bytes)), "{what}");
     assert!(what.contains("bytes were found"), "{what}");
-    assert!(!all.iter().any(|finding| finding["check"] == "mtu-unused"), "{told:#}");
+    assert!(!all.iter().any(|finding| finding["check"] == "mtu-unused"), "{report:#}");
 }
 
 /// Brings an exit node up on a host that did not forward before.
@@ -229,33 +233,33 @@ fn exit_node(host: &Host) {
 fn an_exit_node_that_stopped_forwarding_is_found() {
     let (_left, _router, right) = Pair::routed_hosts();
     exit_node(&right);
-    let (status, told) = doctor(&right, INTERFACE);
-    assert_eq!((status, &told["unknown"]), (0, &Value::Array(vec![])), "{told:#}");
+    let (status, report) = doctor(&right, INTERFACE);
+    assert_eq!((status, &report["unknown"]), (0, &Value::Array(vec![])), "{report:#}");
 
     right.run("sysctl -q -w net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
     right.run(
         "nft 'add table ip walled; \
          add chain ip walled wall { type filter hook forward priority 0; policy drop; }'",
     );
-    let (status, told) = doctor(&right, INTERFACE);
-    let offers = |told: &Value| {
-        let found = findings(told).into_iter().filter(|(check, ..)| check == "offer");
+    let (status, report) = doctor(&right, INTERFACE);
+    let offers = |report: &Value| {
+        let found = findings(report).into_iter().filter(|(check, ..)| check == "offer");
         found.map(|(.., commands)| commands).collect::<Vec<_>>()
     };
     let switch = vec!["sysctl -w net.ipv4.ip_forward=1".to_owned()];
-    assert_eq!((status, offers(&told)), (1, vec![switch, vec![]]), "{told:#}");
-    let all = told["findings"].as_array().expect("a list").iter();
+    assert_eq!((status, offers(&report)), (1, vec![switch, vec![]]), "{report:#}");
+    let all = report["findings"].as_array().expect("a list").iter();
     let walls: Vec<_> = all.filter(|finding| finding["check"] == "forward-filter").collect();
-    assert_eq!(walls.len(), 1, "{told:#}");
+    assert_eq!(walls.len(), 1, "{report:#}");
     assert!(walls[0]["what"].as_str().is_some_and(|what| what.contains("ip walled wall")));
 
-    let (status, told) = doctor(&right, &format!("{INTERFACE} --apply"));
-    assert_eq!((status, offers(&told)), (1, vec![vec![]]), "IPv6 remains: {told:#}");
+    let (status, report) = doctor(&right, &format!("{INTERFACE} --apply"));
+    assert_eq!((status, offers(&report)), (1, vec![vec![]]), "IPv6 remains: {report:#}");
 }
 
 /// Findings about undone changes of `up`: the sentence, and the commands that would run.
-fn undone(told: &Value) -> Vec<(String, Value)> {
-    let all = told["findings"].as_array().expect("a list").iter();
+fn undone(report: &Value) -> Vec<(String, Value)> {
+    let all = report["findings"].as_array().expect("a list").iter();
     let undone = all.filter(|finding| finding["check"] == "undone");
     let what = |finding: &Value| finding["what"].as_str().expect("a text").to_owned();
     undone.map(|finding| (what(finding), finding["commands"].clone())).collect()
@@ -269,12 +273,12 @@ fn a_flushed_ruleset_and_a_reverted_setting_are_found() {
     assert_eq!(undone(&doctor(&right, INTERFACE).1), []);
 
     right.run(format!("nft flush chain inet linerate-{INTERFACE} nat"));
-    let (status, told) = doctor(&right, INTERFACE);
-    assert_eq!((status, undone(&told).len()), (1, 1), "a chain is empty: {told:#}");
+    let (status, report) = doctor(&right, INTERFACE);
+    assert_eq!((status, undone(&report).len()), (1, 1), "a chain is empty: {report:#}");
     right.run("nft flush ruleset; sysctl -q -w net.ipv6.conf.eth0.accept_ra=0");
-    let (status, told) = doctor(&right, INTERFACE);
-    let found = undone(&told);
-    assert_eq!((status, found.len()), (1, 2), "{told:#}");
+    let (status, report) = doctor(&right, INTERFACE);
+    let found = undone(&report);
+    assert_eq!((status, found.len()), (1, 2), "{report:#}");
     assert!(found[0].0.contains(&format!("inet linerate-{INTERFACE}")), "{found:?}");
     assert!(found[1].0.contains("eth0/accept_ra is 0"), "{found:?}");
     assert_eq!(found[1].1, serde_json::json!([]), "networkd would set it back");
@@ -303,15 +307,15 @@ fn deleted_rules_and_name_servers_are_restored_and_reported_while_missing() {
     // If a rule is deleted again and again, it stays deleted for a while. A check that fails does
     // not suppress other findings.
     let nft = left.write_program("nft", "#!/bin/sh\nexit 1\n");
-    let (mut found, mut told) = (Vec::new(), Value::Null);
+    let (mut found, mut report) = (Vec::new(), Value::Null);
     netns::eventually("it is found that a rule is missing", PATIENCE, || {
         left.attempt("for i in 1 2 3 4 5 6 7 8; do ip rule del priority 101; sleep 0.05; done");
-        told = doctor(&left, INTERFACE).1;
-        found = undone(&told);
+        report = doctor(&left, INTERFACE).1;
+        found = undone(&report);
         !found.is_empty()
     });
     assert!(found[0].0.ends_with(": 101 of IPv4"), "{found:?}");
-    let unknown = told["unknown"].to_string();
+    let unknown = report["unknown"].to_string();
     assert!(unknown.contains(&format!("what `up` did for {INTERFACE}: nft: ")), "{unknown}");
     left.run(format!("rm {nft}"));
     netns::eventually("the rule is put back again", PATIENCE, || rules() == before);

@@ -92,19 +92,19 @@ fn a_peer_connects_to_a_programs_listener_and_is_reset_at_its_end() {
     });
     // The peer learns the tunnel's port from its first packet.
     runtime.block_on(tunnel.ping("10.9.0.2".parse().expect("an address"))).expect("an echo");
-    let said = varied_bytes(3_000_000);
+    let output = varied_bytes(3_000_000);
     let mut held = Vec::new();
     for to in ["10.9.0.1:7", "[fd09::1]:7"] {
         let mut stream = right.host.inside(|| TcpStream::connect(to)).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-        let mut heard = vec![0; said.len()];
+        let mut input = vec![0; output.len()];
         std::thread::scope(|scope| {
             let mut saying = stream.try_clone().expect("a descriptor");
-            let said = &said;
-            scope.spawn(move || saying.write_all(said).expect("it is received"));
-            stream.read_exact(&mut heard).expect("it answers");
+            let output = &output;
+            scope.spawn(move || saying.write_all(output).expect("it is received"));
+            stream.read_exact(&mut input).expect("it answers");
         });
-        assert!(heard == said);
+        assert!(input == output);
         held.push(stream);
     }
     drop(tunnel);

@@ -79,9 +79,9 @@ fn a_second_daemon_of_the_same_name_is_refused_and_the_first_unaffected() {
         let log = "/run/rig/second.log";
         let command = format!("{} {arguments} </dev/null >{log} 2>&1", linerate());
         let second = left.host.attempt(command);
-        let said = left.host.read(log);
+        let output = left.host.read(log);
         assert!(!second.ok, "`linerate {arguments}` was accepted");
-        assert!(!said.trim().is_empty(), "`linerate {arguments}` did not say why");
+        assert!(!output.trim().is_empty(), "`linerate {arguments}` did not say why");
         assert!(left.host.has(SOCKET));
         left.reaches(right, Family::V4, PATIENCE);
         assert_eq!(left.status().public_key, left.key.public);
@@ -257,11 +257,11 @@ fn a_start_without_rights_fails_with_a_clear_message() {
         let powerless = "setpriv --bounding-set=-all --inh-caps=-all";
         let line = format!("{powerless} {} {arguments} </dev/null >{log} 2>&1", linerate());
         let outcome = host.attempt(line);
-        let said = host.read(log).to_lowercase();
+        let output = host.read(log).to_lowercase();
         assert!(!outcome.ok, "it claims to run without rights");
-        let clear = said.contains("permi") || said.contains("cap_net_admin");
-        assert!(clear, "not clear: {said}");
-        assert!(!said.contains("panicked"), "{said}");
+        let clear = output.contains("permi") || output.contains("cap_net_admin");
+        assert!(clear, "not clear: {output}");
+        assert!(!output.contains("panicked"), "{output}");
         is_gone(&host);
     }
 }
@@ -299,8 +299,8 @@ fn a_peer_without_its_helper_continues_logs_it_and_leaves_no_interface() {
     host.run("ip link set wg0 up && wg set wg0 listen-port 900");
     host.run("pkill -KILL -x linerate-helper");
     assert!(!host.attempt("wg set wg0 listen-port 901").ok);
-    let told = "the helper process is gone";
-    eventually("it logs the reason", PATIENCE, || daemon.log().contains(told));
+    let report = "the helper process is gone";
+    eventually("it logs the reason", PATIENCE, || daemon.log().contains(report));
     assert_eq!(host.run("wg show wg0 listen-port").trim(), "900", "it is as it was");
     assert!(daemon.is_running());
     daemon.signal("TERM");

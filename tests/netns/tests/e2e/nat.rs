@@ -176,8 +176,8 @@ fn matrix(
 ) {
     let mut pairs = Vec::new();
     for (at, (nat, one)) in ones.iter().enumerate() {
-        for (beside, (behind, other)) in others.iter().enumerate() {
-            if is_pair(at, beside) {
+        for (concurrent, (behind, other)) in others.iter().enumerate() {
+            if is_pair(at, concurrent) {
                 pairs.push(([one, other], can_meet(*nat, *behind)));
             }
         }
@@ -190,7 +190,7 @@ fn matrix(
 fn two_linerates_connect_directly_exactly_if_theory_allows() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [ones, others] = [0, 1].map(|_| join(&tailnet, MemberKind::Linerate, &Nat::ALL));
-    matrix(&ones, &others, |at, beside| at <= beside, can_meet);
+    matrix(&ones, &others, |at, concurrent| at <= concurrent, can_meet);
 }
 
 #[test]

@@ -104,15 +104,15 @@ fn a_narrow_path_is_found_and_senders_of_too_long_packets_get_errors() {
     let mtu = path_mtu(left, right).expect("it was found");
     for inner in Family::ALL {
         // Every IPv6 path must carry 1280, in outer fragments if necessary.
-        let told = if inner == Family::V4 { mtu } else { mtu.max(1280) };
+        let report = if inner == Family::V4 { mtu } else { mtu.max(1280) };
         let headers = if inner == Family::V4 { 28 } else { 48 };
         let target = right.inner.of(inner);
         let over =
             ping(&left.host, format!("-c 2 -i 0.2 -W 1 -M do -s {} {target}", 1420 - headers));
         assert_eq!(over.received, 0, "{}", over.text);
         assert!(
-            over.text.contains(&format!("mtu = {told}"))
-                || over.text.contains(&format!("mtu={told}")),
+            over.text.contains(&format!("mtu = {report}"))
+                || over.text.contains(&format!("mtu={report}")),
             "{}",
             over.text
         );

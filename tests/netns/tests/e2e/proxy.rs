@@ -121,10 +121,10 @@ impl World {
         let line =
             format!("{behind} {program} proxy --stack namespace {conf} </dev/null >{LOG} 2>&1");
         let outcome = self.left.attempt(line);
-        let said = self.left.read(LOG);
-        assert!(!outcome.ok, "it runs: {said}");
-        assert!(!said.contains("panicked"), "{said}");
-        said
+        let output = self.left.read(LOG);
+        assert!(!outcome.ok, "it runs: {output}");
+        assert!(!output.contains("panicked"), "{output}");
+        output
     }
 
     /// The wrapper to run a command as a user without rights, who may read this file.
@@ -412,7 +412,7 @@ fn exposed_services_are_reached_from_the_tunnel_also_after_an_outage() {
     let refused = fetch("10.9.0.1");
     // If curl is scheduled late, it sees the RST before the connection.
     let is_reported =
-        ["reset", "Couldn't connect"].iter().any(|said| refused.stderr.contains(said));
+        ["reset", "Couldn't connect"].iter().any(|output| refused.stderr.contains(output));
     assert!(!refused.ok && is_reported, "{refused:?}");
     world.left.run("mkdir -p /run/rig/here && printf here >/run/rig/here/page");
     services::files(&world.left, "127.0.0.1:8003", "/run/rig/here");
@@ -527,15 +527,16 @@ fn git_clones_and_iperf3_measures_through_the_tunnel() {
 /// Runs an iperf3 client to its end. It runs again while its server is busy with the previous run
 /// and therefore resets the connection.
 fn iperf3(host: &Host, line: &str) -> String {
-    let mut said = String::new();
+    let mut output = String::new();
     eventually(line, PATIENCE, || {
         let outcome = host.attempt(line);
-        said = outcome.stdout + &outcome.stderr;
-        let is_busy = said.contains("Connection reset by peer") || said.contains("server is busy");
-        assert!(outcome.ok || is_busy, "{line}: {said}");
+        output = outcome.stdout + &outcome.stderr;
+        let is_busy =
+            output.contains("Connection reset by peer") || output.contains("server is busy");
+        assert!(outcome.ok || is_busy, "{line}: {output}");
         !is_busy
     });
-    said
+    output
 }
 
 #[test]
@@ -557,8 +558,8 @@ fn the_user_nobody_runs_it_shows_it_and_pings() {
         assert!(shown.contains(line), "no {line:?} in {shown}");
     }
     for host in ["10.9.0.2", "fd09::2"] {
-        let said = world.left.run(format!("{nobody} {} ping -c 1 wg0 {host}", linerate()));
-        assert!(said.contains(&format!("answer from {host}: ")), "{said}");
+        let output = world.left.run(format!("{nobody} {} ping -c 1 wg0 {host}", linerate()));
+        assert!(output.contains(&format!("answer from {host}: ")), "{output}");
     }
     let nowhere = world.left.attempt(format!("{nobody} {} ping -c 1 wg0 10.9.0.77", linerate()));
     assert!(!nowhere.ok && nowhere.stdout.contains("no answer"), "{nowhere:?}");
@@ -610,9 +611,9 @@ fn forbidden() -> String {
 fn without_user_namespaces_a_clear_message_is_printed() {
     let world = world();
     let conf = world.conf(SERVICES);
-    let said = world.fails(&forbidden(), &conf);
-    assert!(said.contains("user.max_user_namespaces"), "not clear: {said}");
-    assert!(said.contains("No space left on device"), "the kernel's answer is missing: {said}");
+    let output = world.fails(&forbidden(), &conf);
+    assert!(output.contains("user.max_user_namespaces"), "not clear: {output}");
+    assert!(output.contains("No space left on device"), "the kernel's answer is missing: {output}");
 }
 
 #[test]
@@ -630,12 +631,12 @@ fn without_user_namespaces_the_in_process_stack_is_used() {
 #[test]
 fn errors_name_their_line_and_up_ignores_keys_of_the_proxy() {
     let world = world();
-    let said = world.fails("", &world.conf("Socks5 = 127.0.0.1:1080\nForward = tcp 1 -> 2"));
-    assert!(said.contains("/run/rig/wg0.conf:5: Forward: "), "{said}");
-    let said = world.fails("", &world.conf("Socks5 = 192.0.2.1:1080"));
-    assert!(said.contains("/run/rig/wg0.conf:4: Socks5: 192.0.2.1:1080"), "{said}");
-    let said = world.fails("", &world.conf("ProxyUser = ann:/nowhere"));
-    assert!(said.contains("/run/rig/wg0.conf:4: ProxyUser: /nowhere"), "{said}");
+    let output = world.fails("", &world.conf("Socks5 = 127.0.0.1:1080\nForward = tcp 1 -> 2"));
+    assert!(output.contains("/run/rig/wg0.conf:5: Forward: "), "{output}");
+    let output = world.fails("", &world.conf("Socks5 = 192.0.2.1:1080"));
+    assert!(output.contains("/run/rig/wg0.conf:4: Socks5: 192.0.2.1:1080"), "{output}");
+    let output = world.fails("", &world.conf("ProxyUser = ann:/nowhere"));
+    assert!(output.contains("/run/rig/wg0.conf:4: ProxyUser: /nowhere"), "{output}");
     let conf = world.conf(SERVICES);
     let up = world.left.attempt(format!("{} up {conf} 2>&1", linerate()));
     assert!(!up.ok && up.stdout.contains("wg0.conf:4: Socks5: only `linerate proxy`"), "{up:?}");
@@ -647,7 +648,7 @@ fn hooks_are_not_run_and_one_warning_is_printed() {
     let mut world = world();
     let conf = world.conf(&format!("{SERVICES}PostUp = touch /run/rig/hook\nTable = off"));
     world.start("", &conf);
-    let said = world.left.read(LOG);
-    assert_eq!(said.matches("apply only to `linerate up`").count(), 1, "{said}");
+    let output = world.left.read(LOG);
+    assert_eq!(output.matches("apply only to `linerate up`").count(), 1, "{output}");
     assert!(!world.left.has("/run/rig/hook"));
 }

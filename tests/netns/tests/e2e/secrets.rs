@@ -134,17 +134,17 @@ fn a_replaced_private_key_is_erased_with_its_sessions() {
 #[test]
 fn secrets_of_a_handshake_are_erased_after_it_and_its_keys_after_two_more() {
     let tunnel = Tunnel::new();
-    let asked = tunnel.world.answer(&tunnel.noise);
-    tunnel.expect_erased(&asked.secrets);
+    let request = tunnel.world.answer(&tunnel.noise);
+    tunnel.expect_erased(&request.secrets);
     let initiated = tunnel.world.meet(&tunnel.noise);
     tunnel.expect_erased(&initiated.secrets);
-    tunnel.expect_found(&asked.keys(), "the keys of the previous session");
+    tunnel.expect_found(&request.keys(), "the keys of the previous session");
     tunnel.expect_found(&initiated.keys(), "the keys of the session");
     for _ in 0..2 {
         let next = tunnel.world.meet(&tunnel.noise);
         tunnel.expect_erased(&next.secrets);
     }
-    tunnel.expect_erased(&asked.keys().and(&initiated.keys()));
+    tunnel.expect_erased(&request.keys().and(&initiated.keys()));
 }
 
 /// With several waiting handshakes, other code computes the products together.

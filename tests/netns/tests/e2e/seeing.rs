@@ -33,8 +33,8 @@ fn show_as_json_agrees_with_wg_and_prints_no_secret() {
     for secret in [&left.key.private, &preshared] {
         assert!(!text.contains(secret.as_str()), "{text}");
     }
-    let told: Value = serde_json::from_str(&text).expect("it is JSON");
-    let [interface] = &told["interfaces"].as_array().expect("a list")[..] else {
+    let report: Value = serde_json::from_str(&text).expect("it is JSON");
+    let [interface] = &report["interfaces"].as_array().expect("a list")[..] else {
         panic!("one interface: {text}")
     };
     assert_eq!(interface["name"], json!(INTERFACE));
@@ -48,8 +48,8 @@ fn show_as_json_agrees_with_wg_and_prints_no_secret() {
     let handshake = peer["last_handshake"].as_f64().expect("there was one");
     assert_eq!(handshake as u64, status.latest_handshake);
     for (name, count) in [("rx_bytes", status.received), ("tx_bytes", status.sent)] {
-        let told = peer[name].as_u64().expect("a count");
-        assert!((1..=count).contains(&told), "{name}: {told} of {count}");
+        let report = peer[name].as_u64().expect("a count");
+        assert!((1..=count).contains(&report), "{name}: {report} of {count}");
     }
     let own = &interface["linerate"];
     assert!(own["aead"].is_string() && own["version"].is_string(), "{own}");

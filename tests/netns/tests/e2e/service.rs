@@ -184,17 +184,17 @@ fn all_threads_are_sandboxed_unless_the_sandbox_is_off() {
         let file = conf(&host, &format!("Address = 10.9.0.1/24\n{lines}"));
         let arguments = arguments.replace("FILE", &file);
         let pid = start(&host, &format!("LOG_LEVEL=verbose {program} {arguments}"));
-        let said = host.read("/run/rig/service.log");
+        let output = host.read("/run/rig/service.log");
         let confined = !arguments.contains("off");
-        let [mode, told] = match confined {
+        let [mode, report] = match confined {
             true => ["2", "sandbox: system calls (seccomp)"],
             false => ["0", "the sandbox is off"],
         };
         eventually("the sandbox is as it should be", PATIENCE, || {
             of_all_threads(&host, pid, "Seccomp").iter().all(|state| state == mode)
         });
-        assert!(said.contains(told), "{arguments} {lines}: {said}");
-        assert_eq!(said.contains("sandbox: files (landlock)"), confined, "{said}");
+        assert!(output.contains(report), "{arguments} {lines}: {output}");
+        assert_eq!(output.contains("sandbox: files (landlock)"), confined, "{output}");
         if confined {
             for set in ["CapEff", "CapPrm"] {
                 let sets = of_all_threads(&host, pid, set);
@@ -254,8 +254,8 @@ fn the_guardian_is_isolated_and_acts_in_wg_quicks_order() {
     host.run("rm /run/linerate/up/wg0.undo");
     host.run(format!("{program} down wg0"));
     is_gone(&host);
-    let told = host.read("/run/rig/told");
-    assert_eq!(told, "PreDown\ninterface\nlinerate\nPostDown\nsaved\n");
+    let report = host.read("/run/rig/told");
+    assert_eq!(report, "PreDown\ninterface\nlinerate\nPostDown\nsaved\n");
 }
 
 #[test]
@@ -322,8 +322,11 @@ fn a_guardian_and_a_failed_start_log_json_if_configured() {
         (format!("-f {json} --user nobodies wg0"), "becoming nobodies: "),
     ] {
         let outcome = host.attempt(format!("LOG_LEVEL=silent {program} {line}"));
-        let said = messages(&outcome.stderr);
-        assert!(!outcome.ok && said.len() == 1 && said[0].starts_with(why), "{line}: {said:?}");
+        let output = messages(&outcome.stderr);
+        assert!(
+            !outcome.ok && output.len() == 1 && output[0].starts_with(why),
+            "{line}: {output:?}"
+        );
     }
 }
 

@@ -21,7 +21,7 @@ const USAGE: &str = "\
 usage: demo [--seconds N] [--rounds N] [--beside NAME,NAME...]
 
   --seconds N   length of each TCP measurement (3)
-  --beside ...  then the same for wireguard-go, boringtun or gotatun, in turn with linerate
+  --beside ...  compare with wireguard-go, boringtun or gotatun, in turn with linerate
   --rounds N    turns of that comparison (3)
 ";
 

@@ -167,38 +167,39 @@ fn messages_of_a_confined_peer_to_privileged_processes_change_no_other_object() 
         let lines = peer.descriptors().into_iter().filter(|(descriptor, target)| {
             *descriptor > 2 && ["socket:", "pipe:"].iter().any(|kind| target.starts_with(kind))
         });
-        let mut said = vec![order(victims.file), order(victims.socket)];
+        let mut output = vec![order(victims.file), order(victims.socket)];
         // Every kind of short message, with numbers of other objects.
         for kind in 0..=255 {
             for number in [0u32, 1, 2, 3, 4, u32::MAX] {
                 let number = number.to_ne_bytes();
-                said.push([&[kind, 1, 0, 0][..], &number].concat());
-                said.push([&[kind, 0, 0x1f, 0x90][..], &number].concat());
+                output.push([&[kind, 1, 0, 0][..], &number].concat());
+                output.push([&[kind, 0, 0x1f, 0x90][..], &number].concat());
                 // Messages that end the peer itself are sent last.
                 if ![DELETE, REMOVE].contains(&kind) {
-                    said.push([&[kind, 0, 0, 0][..], &number].concat());
+                    output.push([&[kind, 0, 0, 0][..], &number].concat());
                 }
             }
         }
-        said.extend([vec![0], vec![1; 24], vec![2; 48], vec![0xff; 4096]]);
-        said.push([&[REMOVE][..], &[0; 7]].concat());
+        output.extend([vec![0], vec![1; 24], vec![2; 48], vec![0xff; 4096]]);
+        output.push([&[REMOVE][..], &[0; 7]].concat());
         let mut injected = peer.inject();
         for (line, _) in lines {
-            for message in &said {
+            for message in &output {
                 injected.clear();
                 let at = injected.put(message);
                 let length = message.len() as u64;
                 let (at_once, room) = (libc::MSG_DONTWAIT as u64, injected.put(&[0; 64]));
                 let quiet = at_once | libc::MSG_NOSIGNAL as u64;
-                let told = match injected.call(libc::SYS_sendto, [line, at, length, quiet, 0, 0]) {
+                let report = match injected.call(libc::SYS_sendto, [line, at, length, quiet, 0, 0])
+                {
                     Err(Errno::ENOTSOCK) => {
                         injected.call(libc::SYS_write, [line, at, length, 0, 0, 0])
                     }
-                    told => told,
+                    report => report,
                 };
                 // Answers must not fill the line.
                 let _ = injected.call(libc::SYS_recvfrom, [line, room, 64, at_once, 0, 0]);
-                if told.is_err() {
+                if report.is_err() {
                     break;
                 }
             }

@@ -80,9 +80,9 @@ fn rules(host: &Host) -> String {
 
 fn doctors_notes(host: &Host) -> Vec<String> {
     let outcome = linerate(host, "doctor --json");
-    let told: serde_json::Value =
+    let report: serde_json::Value =
         serde_json::from_str(&outcome.stderr).expect("doctor prints JSON");
-    let findings = told["findings"].as_array().expect("a list").iter();
+    let findings = report["findings"].as_array().expect("a list").iter();
     let filters = findings.filter(|finding| finding["check"] == "forward-filter");
     filters.map(|finding| finding["what"].as_str().expect("a text").to_owned()).collect()
 }

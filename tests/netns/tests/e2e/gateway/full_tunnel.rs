@@ -34,8 +34,8 @@ fn dns_and_http_use_the_exit_and_no_packet_leaves_outside_of_the_tunnel() {
         let frames = capture.finish();
         let tunnel = frames.iter().filter(|frame| outside::is_tunnel(&frame.bytes, PORT)).count();
         assert!(tunnel > 20, "only {tunnel} datagrams of the tunnel were captured");
-        let beside = outside::outside_tunnel(&frames, PORT);
-        assert!(beside.is_empty(), "outer {outer}: {beside:#?}");
+        let concurrent = outside::outside_tunnel(&frames, PORT);
+        assert!(concurrent.is_empty(), "outer {outer}: {concurrent:#?}");
         down(&hosts.client);
         down(&hosts.exit);
         // The same capture detects packets outside of the tunnel.

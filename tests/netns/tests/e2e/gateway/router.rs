@@ -209,8 +209,8 @@ fn the_last_forwarding_interface_restores_the_setting() {
 #[test]
 fn without_ip_forward_nothing_is_set_and_a_warning_is_printed() {
     let hosts = Hosts::new();
-    let said = hosts.exit_up("OfferRoutes = 10.12.0.0/24", "10.9.0.1/32");
-    assert!(said.contains("OfferRoutes: the kernel does not forward"), "{said}");
+    let output = hosts.exit_up("OfferRoutes = 10.12.0.0/24", "10.9.0.1/32");
+    assert!(output.contains("OfferRoutes: the kernel does not forward"), "{output}");
     assert_eq!(hosts.exit.run("cat /proc/sys/net/ipv4/ip_forward").trim(), "0");
 }
 
@@ -222,7 +222,7 @@ fn a_router_warns_about_devices_without_udp_gro_forwarding() {
         netns::cable(&host, device, &world, device, 1500);
     }
     host.run("chmod 700 /run/rig; ip link set eth2 down; ethtool -K eth0 rx-udp-gro-forwarding on");
-    let said = |lines: &str| {
+    let output = |lines: &str| {
         let key = netns::Key::generate().private;
         let text = format!("[Interface]\nPrivateKey = {key}\n{lines}\n");
         let file = host.write(&format!("{INTERFACE}.conf"), &text);
@@ -232,13 +232,13 @@ fn a_router_warns_about_devices_without_udp_gro_forwarding() {
         down(&host);
         host.read(log)
     };
-    let offered = said("OfferRoutes = 10.12.0.0/24");
+    let offered = output("OfferRoutes = 10.12.0.0/24");
     assert!(offered.contains("datagram by datagram from eth1, whose"), "{offered}");
     host.run("ethtool -K eth1 rx-udp-gro-forwarding on");
-    let offered = said("OfferRoutes = 10.12.0.0/24");
+    let offered = output("OfferRoutes = 10.12.0.0/24");
     assert!(offered.contains("sandbox") && !offered.contains("datagram by datagram"), "{offered}");
     host.run("ethtool -K eth1 rx-udp-gro-forwarding off");
-    assert!(!said("").contains("datagram by datagram"), "without routes there is no warning");
+    assert!(!output("").contains("datagram by datagram"), "without routes there is no warning");
 }
 
 /// The MSS option of a SYN (RFC 9293 section 3.2).
@@ -259,11 +259,11 @@ fn opens(hosts: &Hosts, inside: &Host, target: &str) -> Vec<u16> {
     let captures = [&hosts.world, inside].map(|host| Capture::start(host, "eth0"));
     let host = if target.contains(':') { format!("[{target}]") } else { target.to_owned() };
     inside.run(format!("curl -sS --max-time 20 http://{host}:{}/", page::PORT));
-    let heard = captures.map(|capture| {
+    let input = captures.map(|capture| {
         let frames = capture.finish();
         packets(&frames, Direction::In).find_map(mss)
     });
-    heard.into_iter().flatten().collect()
+    input.into_iter().flatten().collect()
 }
 
 /// Both hosts have an MTU of 1500, and the tunnel has 1420, of which 40 or 60 bytes are headers.

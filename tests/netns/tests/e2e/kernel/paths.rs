@@ -22,8 +22,8 @@ fn path_mtu_probes_cause_three_frame_errors_in_the_kernel_and_no_loss() {
         let pace = Pace { piece: 20_000, rest: Duration::from_millis(50), bytes: None };
         let stream = Stream::start(&rig.left, &rig.right, socket("10.4.0.2", 7000), pace);
         thread::sleep(Duration::from_secs(8));
-        let asked = tunnel.kernel_counts("rx_frame_errors");
-        assert_eq!(asked, PROBES, "outer {outer}");
+        let request = tunnel.kernel_counts("rx_frame_errors");
+        assert_eq!(request, PROBES, "outer {outer}");
         thread::sleep(Duration::from_secs(4));
         let carried = stream.finish();
         assert_eq!(carried.received, carried.sent, "outer {outer}");

@@ -14,8 +14,8 @@ fn behind(tailnet: &Tailnet, nat: Nat) -> Member {
 
 fn wait_for_line(member: &Member, line: &str) {
     eventually(&format!("{}: {line}", member.host.name()), PATIENCE, || {
-        let told = member.attempt("netcheck").stdout;
-        told.lines().any(|one| one.starts_with("NAT ") && one.ends_with(line))
+        let report = member.attempt("netcheck").stdout;
+        report.lines().any(|one| one.starts_with("NAT ") && one.ends_with(line))
     });
 }
 

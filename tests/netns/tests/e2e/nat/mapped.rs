@@ -34,11 +34,11 @@ fn wait_for_mapping(member: &Member, mapper: &PortMapper, protocol: &str) -> Str
     let what = format!("{} has a port by {protocol}", member.host.name());
     eventually(&what, PATIENCE, || mapping_of(member)["Protocol"] == protocol);
     assert_eq!(mapper.mapped().len(), 1, "{:?}", mapper.mapped());
-    let told = mapping_of(member);
-    let address = told["Address"].as_str().expect("it has an address").to_owned();
-    assert!(address.starts_with(&format!("{}:", mapper.external)), "{told}");
-    let lifetime = told["LifetimeSeconds"].as_u64().expect("it has a lifetime");
-    assert!((3600..=7200).contains(&lifetime), "{told}");
+    let reported = mapping_of(member);
+    let address = reported["Address"].as_str().expect("it has an address").to_owned();
+    assert!(address.starts_with(&format!("{}:", mapper.external)), "{reported}");
+    let lifetime = reported["LifetimeSeconds"].as_u64().expect("it has a lifetime");
+    assert!((3600..=7200).contains(&lifetime), "{reported}");
     let report = member.attempt("netcheck").stdout;
     assert!(report.contains(&format!("{address} by {protocol}, for ")), "{report}");
     address

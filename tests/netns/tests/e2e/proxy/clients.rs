@@ -139,8 +139,8 @@ fn a_wrapped_dns_client_uses_datagrams_of_an_association() {
     for (question, expected) in QUESTIONS {
         let kdig =
             format!("kdig +notcp +ignore +bufsize=1232 +retry=0 +time=15 @10.9.0.2 {question}");
-        let said = world.left.run(format!("SOCKS_CONF={conf} socksify {kdig} 2>/dev/null"));
-        assert!(said.contains(expected) && said.contains("(UDP)"), "{question}: {said}");
+        let output = world.left.run(format!("SOCKS_CONF={conf} socksify {kdig} 2>/dev/null"));
+        assert!(output.contains(expected) && output.contains("(UDP)"), "{question}: {output}");
     }
 }
 
@@ -161,8 +161,8 @@ fn dig_uses_datagrams_of_an_association() {
     });
     for (question, expected) in QUESTIONS {
         let dig = format!("dig +notcp +ignore +tries=1 +time=15 -p 5353 @127.0.0.1 {question}");
-        let said = world.left.run(&dig);
-        assert!(said.contains(expected) && said.contains("(UDP)"), "{question}: {said}");
+        let output = world.left.run(&dig);
+        assert!(output.contains(expected) && output.contains("(UDP)"), "{question}: {output}");
     }
     drop(association);
 }
@@ -195,11 +195,11 @@ fn iperf3_measures_through_both_proxies() {
         for way in ["-P 4", "--reverse"] {
             // A small fixed number of bytes may still be in buffers when iperf3 counts.
             let line = format!("iperf3 -c 10.9.0.2 -t 1 --json {way}");
-            let said = iperf3(&world.left, &format!("proxychains4 -q -f {conf} {line}"));
-            let rate = said.rsplit_once("\"sum_received\"").and_then(|(_, said)| {
-                said.split_once("\"bits_per_second\":")?.1.split(',').next()?.trim().parse().ok()
+            let output = iperf3(&world.left, &format!("proxychains4 -q -f {conf} {line}"));
+            let rate = output.rsplit_once("\"sum_received\"").and_then(|(_, output)| {
+                output.split_once("\"bits_per_second\":")?.1.split(',').next()?.trim().parse().ok()
             });
-            assert!(rate.is_some_and(|rate: f64| rate > 0.0), "{proxy} {way}: {said}");
+            assert!(rate.is_some_and(|rate: f64| rate > 0.0), "{proxy} {way}: {output}");
         }
     }
 }
@@ -223,7 +223,7 @@ const SCRIPT: &str = r#"addEventListener("load", async () => {
   const width = document.getElementById("picture").naturalWidth;
   const frame = document.getElementById("frame").contentDocument.title;
   const sum = all.reduce((a, b) => a + b, 0);
-  document.getElementById("told").innerText = ["told", color, width, frame, sum].join("|");
+  document.getElementById("report").innerText = ["report", color, width, frame, sum].join("|");
 });"#;
 
 #[test]
@@ -253,9 +253,10 @@ fn a_browser_loads_a_page_with_its_resources_through_both_proxies() {
     for proxy in ["socks5://127.0.0.1:1080", "http://127.0.0.1:8080"] {
         for host in ["10.9.0.2", "[fd09::2]", services::NAME] {
             let line = format!("{chromium} --proxy-server={proxy} http://{host}/page.html");
-            let said = world.left.attempt(format!("HOME=/run/rig {line} 2>/run/rig/chromium.log"));
-            let told = "told|rgb(1, 2, 3)|1|framed|140";
-            assert!(said.stdout.contains(told), "{proxy} {host}: {said:?}");
+            let output =
+                world.left.attempt(format!("HOME=/run/rig {line} 2>/run/rig/chromium.log"));
+            let report = "told|rgb(1, 2, 3)|1|framed|140";
+            assert!(output.stdout.contains(report), "{proxy} {host}: {output:?}");
         }
     }
 }

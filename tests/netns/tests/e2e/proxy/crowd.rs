@@ -172,8 +172,8 @@ fn silent_peers_in_the_tunnel_are_probed_by_keepalives() {
     for connection in ["10.9.0.1:80 ", "10.9.0.2:80 "] {
         eventually("both have a timer", PATIENCE, || {
             let shown = world.left.run(inside);
-            let asked = |line: &&str| line.contains("timer:(keepalive,9min");
-            shown.lines().filter(asked).any(|line| line.contains(connection))
+            let query = |line: &&str| line.contains("timer:(keepalive,9min");
+            shown.lines().filter(query).any(|line| line.contains(connection))
         });
     }
 }

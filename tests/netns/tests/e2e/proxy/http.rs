@@ -60,7 +60,7 @@ fn a_client_that_closes_its_half_early_is_answered() {
     let socks = [&[5, 1, 0][..], &[5, 1, 0, 1, 10, 9, 0, 2, 0, 80], get].concat();
     let connect = [b"CONNECT 10.9.0.2:80 HTTP/1.1\r\n\r\n", &get[..]].concat();
     let absolute = b"GET http://10.9.0.2/page HTTP/1.1\r\nHost: 10.9.0.2\r\n\r\n";
-    for (to, said) in [
+    for (to, output) in [
         ("127.0.0.1:8080", &absolute[..]),
         ("127.0.0.1:8080", &connect),
         ("127.0.0.1:1080", &socks),
@@ -71,7 +71,7 @@ fn a_client_that_closes_its_half_early_is_answered() {
         let mut client = world.left.inside(|| {
             let mut client = TcpStream::connect(to).expect("it listens");
             client.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
-            client.write_all(said).expect("it reads");
+            client.write_all(output).expect("it reads");
             client.shutdown(Shutdown::Write).expect("half of it can end");
             client
         });

@@ -42,9 +42,9 @@ fn ten_thousand_idle_connections_fit_in_memory_and_carry_bytes_afterwards() {
     for _ in 0..CONNECTIONS / 10 {
         let (mut there, _) = listener.accept().expect("they wait");
         there.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
-        let mut said = [0; 5];
-        there.read_exact(&mut said).expect("it comes");
-        assert_eq!(&said, b"hello");
+        let mut output = [0; 5];
+        there.read_exact(&mut output).expect("it comes");
+        assert_eq!(&output, b"hello");
     }
 }
 

@@ -92,9 +92,9 @@ fn all_threads_and_the_child_are_confined_and_everything_is_carried() {
         );
         assert!(!helper.ok || helper.stdout.trim().ends_with(NETWORK), "{helper:?}");
         world.child_has(&["Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"]);
-        let said = world.left.read(LOG);
+        let output = world.left.read(LOG);
         for what in ["files (landlock)", "system calls (seccomp)"] {
-            assert!(said.contains(&format!("sandbox: {what}")), "{said}");
+            assert!(output.contains(&format!("sandbox: {what}")), "{output}");
         }
 
         for host in ["10.9.0.2", "[fd09::2]", services::NAME] {

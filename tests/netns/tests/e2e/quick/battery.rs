@@ -56,7 +56,7 @@ struct RunResult {
     stays: bool,
     /// The remaining changes.
     left: String,
-    said: String,
+    output: String,
 }
 
 impl Twin {
@@ -86,14 +86,14 @@ impl Twin {
         let path = self.host.write_secret("wg0.conf", "");
         fs::write(self.host.outside(path), text).expect("the folder is there");
         let up = self.run("up");
-        let mut did = RunResult { up: up.ok, said: up.stderr, ..RunResult::default() };
+        let mut did = RunResult { up: up.ok, output: up.stderr, ..RunResult::default() };
         if up.ok {
             for (aspect, line) in ASPECTS {
                 did.aspects.insert(aspect, self.host.attempt(line).stdout);
             }
             let down = self.run("down");
             did.down = down.ok;
-            did.said += &down.stderr;
+            did.output += &down.stderr;
         }
         // After a failed hook wg-quick stops, and the interface remains.
         did.stays = did.up && !did.down && self.host.has_device("wg0");

@@ -63,11 +63,11 @@ fn served_certificate(host: &Host) -> Option<String> {
         "curl -sS --cacert /run/rig/ca.pem https://10.1.0.1:15000/roots/0 >/run/rig/root.pem";
     // The authority may have ended; its root is stored by then.
     host.attempt(format!("[ -s /run/rig/root.pem ] || {root}"));
-    let asked = host.attempt(format!(
+    let request = host.attempt(format!(
         "curl -sSv --cacert /run/rig/root.pem --resolve {NAME}:443:10.1.0.1 https://{NAME}/health \
          -w '%{{certs}}'"
     ));
-    let text = asked.ok.then_some(asked.stdout)?;
+    let text = request.ok.then_some(request.stdout)?;
     assert!(text.contains("\"pass\""), "{text}");
     text.split("-----BEGIN").nth(1).map(str::to_owned)
 }

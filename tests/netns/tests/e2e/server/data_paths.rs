@@ -146,8 +146,9 @@ fn stock_nodes_and_linerate_ping_each_other_through_the_tunnel() {
         for family in Family::ALL {
             let target = to.addresses.of(family);
             eventually(&format!("{} pings {target}", from.host.name()), PATIENCE, || {
-                let said = from.attempt(&format!("ping --tsmp -c 1 {target}"));
-                said.ok && (said.stdout.contains("TSMP") || said.stdout.contains("the tunnel"))
+                let output = from.attempt(&format!("ping --tsmp -c 1 {target}"));
+                output.ok
+                    && (output.stdout.contains("TSMP") || output.stdout.contains("the tunnel"))
             });
         }
     }

@@ -29,11 +29,11 @@ fn one_command_hosts_a_network_and_prints_the_join_command() {
         says("SHA-256 fingerprint") && host.read(LOG).split_whitespace().any(is_fingerprint)
     });
     let text = host.read(LOG);
-    let told = |before: &str| {
+    let report = |before: &str| {
         let line = text.lines().find(|line| line.contains(before)).expect("the command is printed");
         line.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    let (ours, theirs) = (told("linerate join"), told("tailscale up"));
+    let (ours, theirs) = (report("linerate join"), report("tailscale up"));
     let (url, server_key, key) = (&ours[2], &ours[4], &ours[6]);
     assert_eq!((url, key), (&theirs[3], &theirs[5]));
     assert!(url.starts_with("http://10."), "{url}");
@@ -42,8 +42,8 @@ fn one_command_hosts_a_network_and_prints_the_join_command() {
     let link = text.split_whitespace().find(|word| word.contains("/admin/login#"));
     let link = link.expect("a link is printed");
     assert!(link.starts_with("https://10."), "{link}");
-    let asked = format!("curl -sk -o /dev/null -w %{{http_code}} {link}");
-    assert_eq!(host.run(asked).trim(), "200");
+    let request = format!("curl -sk -o /dev/null -w %{{http_code}} {link}");
+    assert_eq!(host.run(request).trim(), "200");
 
     // A member that only has the relay, whose certificate is identified by its hash.
     let one = tailnet.host("one", Uplink::Behind(Nat::WithoutUdp));

@@ -140,15 +140,16 @@ fn slow_clients_and_giant_requests_are_cheap_and_are_disconnected() {
                 };
                 let Some(mut stream) = attacker.tls().await else { return true };
                 let _ = stream.write_all(head).await;
-                let said = tokio::spawn(async move { answer_of(Some(stream)).await });
-                tokio::time::timeout(2 * attacker::ANSWER, said).await.is_ok()
+                let output = tokio::spawn(async move { answer_of(Some(stream)).await });
+                tokio::time::timeout(2 * attacker::ANSWER, output).await.is_ok()
             });
         }
         let giant = format!("GET /key HTTP/1.1\r\nX-Long: {}\r\n\r\n", "a".repeat(4 << 20));
         assert!(!attacker.answer_to(giant.as_bytes()).await.contains("publicKey"));
         let head = "POST /verify HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
-        let said = attacker.answer_to(format!("{head}{}", "a".repeat(1_000_000)).as_bytes()).await;
-        assert!(said.contains("413"), "{said}");
+        let output =
+            attacker.answer_to(format!("{head}{}", "a".repeat(1_000_000)).as_bytes()).await;
+        assert!(output.contains("413"), "{output}");
         let to = attacker.http2(&machine(3)).await.expect("Noise with any key");
         let mut giants = JoinSet::new();
         for _ in 0..40 {
@@ -204,8 +205,8 @@ fn keys_of_others_and_replayed_messages_are_rejected() {
             let _ = stream.write_all(&[4, 0, 100]).await;
             let _ = stream.write_all(&[0; 100]).await;
             // Only the reply of Noise and the first frame of HTTP/2.
-            let said = answer_of(Some(stream)).await;
-            assert!(said.len() < 1024, "{} bytes", said.len());
+            let output = answer_of(Some(stream)).await;
+            assert!(output.len() < 1024, "{} bytes", output.len());
         }
         let other_server = machine(6).public();
         let (_, message) = Attacker::first_message(&machine(1), &other_server);
@@ -222,8 +223,8 @@ fn floods_of_connections_and_registrations_do_not_block_others() {
     let waiting = Member::start(tailnet.host("guest", Uplink::Switch), MemberKind::Tailscaled);
     let url = tailnet.coordinator.url();
     let up = format!("up --login-server={url} --hostname=guest --timeout=3s");
-    let said = waiting.tailscale(&up).stderr;
-    let link = said.split_whitespace().find(|word| word.contains("/register/"));
+    let output = waiting.tailscale(&up).stderr;
+    let link = output.split_whitespace().find(|word| word.contains("/register/"));
     let waits = link.and_then(|link| link.rsplit('/').next()).expect("a link").to_owned();
     attacked_network.attack(async |attacker| {
         let mut flood = JoinSet::new();

@@ -102,11 +102,12 @@ fn a_machine_without_a_key_is_admitted_by_an_administrator() {
     let one = join(&tailnet, "one", MemberKind::Tailscaled, "");
     let member = Member::start(tailnet.host("guest", netns::Uplink::Switch), BOTH[0]);
     let url = tailnet.coordinator.url().to_owned();
-    let said = member.tailscale(&format!("up --login-server={url} --hostname=guest --timeout=3s"));
-    assert!(!said.ok, "it is not admitted yet: {said:?}");
+    let output =
+        member.tailscale(&format!("up --login-server={url} --hostname=guest --timeout=3s"));
+    assert!(!output.ok, "it is not admitted yet: {output:?}");
     let number =
-        said.stderr.split("/register/").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let number = number.unwrap_or_else(|| panic!("a URL with a number: {said:?}"));
+        output.stderr.split("/register/").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let number = number.unwrap_or_else(|| panic!("a URL with a number: {output:?}"));
     tailnet.coordinator.command(&format!("nodes register --user rig --key {number}"));
     eventually("it runs", PATIENCE, || state(&member) == "Running");
     eventually("its peers see it", PATIENCE, || sees(&one, "guest"));

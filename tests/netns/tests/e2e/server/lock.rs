@@ -8,8 +8,8 @@ use super::{PATIENCE, join, number, start};
 
 /// The lock status of a member, stock or linerate, from `tailscale lock`.
 fn lock(member: &Member) -> Value {
-    let said = member.tailscale("lock status --json");
-    serde_json::from_str(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"))
+    let output = member.tailscale("lock status --json");
+    serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
 }
 
 fn is_on(member: &Member) -> bool {
@@ -281,8 +281,8 @@ fn an_exported_audit_log_is_verified_and_a_change_is_reported() {
         ("swapped.jsonl", joined(&swapped), "entry 3"),
         ("no-json.jsonl", format!("{whole}x\n"), "line"),
     ] {
-        let (is_good, said) = verify(name, &text);
-        assert!(!is_good && said.contains(expected), "{name}: {said}");
+        let (is_good, output) = verify(name, &text);
+        assert!(!is_good && output.contains(expected), "{name}: {output}");
     }
     assert!(verify("shorter.jsonl", &without_last).0, "the following entries are in the store");
 }

@@ -171,11 +171,11 @@ fn an_unknown_name_or_one_that_differs_from_tls_is_refused() {
     assert_eq!(tailnet.coordinator.kind(), CoordinatorKind::Linerate);
     let host = &tailnet.coordinator.host;
     let status = |name: &str, headers: &str| {
-        let asked = host.attempt(format!(
+        let request = host.attempt(format!(
             "curl -s -k -o /dev/null -w %{{http_code}} -m 10 --connect-to ::10.1.0.1: {headers} \
              https://{name}/key?v=131"
         ));
-        asked.stdout.trim().to_owned()
+        request.stdout.trim().to_owned()
     };
     assert_eq!([status("one.test", ""), status("two.test", "")], ["200", "200"]);
     assert_eq!(status("three.test", ""), "404");

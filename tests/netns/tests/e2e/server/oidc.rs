@@ -39,11 +39,11 @@ fn newcomer(tailnet: &Tailnet, name: &str) -> Member {
 fn link(tailnet: &Tailnet, member: &Member, flags: &str) -> String {
     let (url, name) = (tailnet.coordinator.url(), member.host.name());
     let up = format!("up --login-server={url} --hostname={name} --timeout=3s {flags}");
-    let said = member.tailscale(&up);
-    assert!(!said.ok, "it is not admitted yet: {said:?}");
-    let mut words = said.stderr.split_whitespace();
+    let output = member.tailscale(&up);
+    assert!(!output.ok, "it is not admitted yet: {output:?}");
+    let mut words = output.stderr.split_whitespace();
     let link = words.find(|word| word.contains("/register/"));
-    link.unwrap_or_else(|| panic!("a link: {said:?}")).to_owned()
+    link.unwrap_or_else(|| panic!("a link: {output:?}")).to_owned()
 }
 
 /// Admits a member by a user's login in a browser on its own host.

@@ -14,8 +14,8 @@ const METRICS: &str = "http://127.0.0.1:9587/metrics";
 /// Requests a URL on the server's own host. Returns the status and the body.
 fn request(tailnet: &Tailnet, words: &str) -> (String, String) {
     let host = &tailnet.coordinator.host;
-    let asked = host.attempt(format!("curl -sS -m 10 -w '\\n%{{http_code}}' {words}"));
-    let (text, status) = asked.stdout.rsplit_once('\n').unwrap_or_default();
+    let query = host.attempt(format!("curl -sS -m 10 -w '\\n%{{http_code}}' {words}"));
+    let (text, status) = query.stdout.rsplit_once('\n').unwrap_or_default();
     (status.to_owned(), text.to_owned())
 }
 

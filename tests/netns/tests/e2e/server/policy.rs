@@ -49,12 +49,12 @@ fn policy_changes_take_effect_at_once() {
         let _listening = listen(&other);
         one.wait_until_direct(&other);
         for (port, is_allowed) in [("*", true), ("1-1000", false), ("7000-7200", true)] {
-            let told = set(&tailnet, &allows(port));
+            let report = set(&tailnet, &allows(port));
             let what = format!("port {PORT} of {name} where {port} is allowed: {is_allowed}");
             eventually(&what, PATIENCE, || connects(&one.host, &other) == is_allowed);
             let sign = if is_allowed { '+' } else { '-' };
             let is_first = port == "*";
-            assert!(is_first || told.contains(&format!("{sign} one -> {name}:")), "{told}");
+            assert!(is_first || report.contains(&format!("{sign} one -> {name}:")), "{report}");
         }
     }
     set(&tailnet, &json!({ "acls": [] }));
@@ -71,8 +71,8 @@ fn only_owners_of_a_tag_may_assign_it() {
     for (name, kind) in [("theirs", Tailscaled), ("ours", Linerate)] {
         let refused = Member::start(tailnet.host(&format!("{name}-not"), Uplink::Switch), kind);
         let (url, key) = (tailnet.coordinator.url(), tailnet.coordinator.auth_key());
-        let said = refused.log_in(url, key, "--advertise-tags=tag:web,tag:db");
-        assert!(!said.ok && said.stderr.contains("requested tags [tag:db]"), "{said:?}");
+        let output = refused.log_in(url, key, "--advertise-tags=tag:web,tag:db");
+        assert!(!output.ok && output.stderr.contains("requested tags [tag:db]"), "{output:?}");
         let tagged = join(&tailnet, name, kind, "--advertise-tags=tag:web");
         assert_eq!(tagged.status()["Self"]["Tags"], json!(["tag:web"]));
     }

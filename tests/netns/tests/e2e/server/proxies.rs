@@ -86,13 +86,13 @@ fn forwards_web_sockets(tailnet: &Tailnet) {
         ("derp", format!("{url}/derp")),
     ];
     for (protocol, url) in ways {
-        let asked = client.attempt(format!(
+        let request = client.attempt(format!(
             "curl -sS -m 3 -i --http1.1 --cacert /run/rig/ca.pem -H 'Connection: Upgrade' \
              -H 'Upgrade: websocket' -H 'Sec-WebSocket-Version: 13' \
              -H 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==' \
              -H 'Sec-WebSocket-Protocol: {protocol}' '{url}' | head -n 1 | tr -d '\\0'"
         ));
-        assert!(asked.stdout.starts_with("HTTP/1.1 101"), "{protocol}: {asked:?}");
+        assert!(request.stdout.starts_with("HTTP/1.1 101"), "{protocol}: {request:?}");
     }
 }
 

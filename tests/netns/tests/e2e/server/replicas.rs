@@ -92,8 +92,8 @@ impl World {
             host.write("relays.json", &of_manual("json replicas"));
         }
         let url = format!("https://{NAME}");
-        let beside = |host| tailnet.coordinator.start_replica(host, &url, &configuration);
-        let [mut first, second] = [first, second].map(beside);
+        let concurrent = |host| tailnet.coordinator.start_replica(host, &url, &configuration);
+        let [mut first, second] = [first, second].map(concurrent);
         first.populate();
         let key = first.auth_key().to_owned();
         tailnet.coordinator = first;

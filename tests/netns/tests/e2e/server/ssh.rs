@@ -94,8 +94,8 @@ fn a_login_is_accepted_or_needs_confirmation_by_the_policy() {
     set(&tailnet, &rule(&json!({ "action": "check", "checkPeriod": "always" })));
     let login = Login::start(&one, to);
     coordinator.command(&format!("auth reject --auth-id {}", number(&login.link())));
-    let told = login.end();
-    assert!(told.contains("the login was rejected") && !told.contains("hello"), "{told}");
+    let report = login.end();
+    assert!(report.contains("the login was rejected") && !report.contains("hello"), "{report}");
     let audit = coordinator.command("audit");
     assert!(audit.contains("approve the login of one at other as root"), "{audit}");
 }

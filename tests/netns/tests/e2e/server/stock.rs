@@ -58,9 +58,9 @@ impl World {
 
     /// The output of a client's command, which must succeed.
     fn run_on_client(&self, command: &str) -> String {
-        let said = self.client.tailscale(command);
-        assert!(said.ok, "{command}: {said:?}");
-        said.stdout
+        let output = self.client.tailscale(command);
+        assert!(output.ok, "{command}: {output:?}");
+        output.stdout
     }
 }
 
@@ -170,9 +170,9 @@ fn unsupported_features_are_refused_promptly_with_a_message() {
         ("funnel --bg 3000", "no Funnel"),
         ("drive share x /run/rig", "not enabled"),
     ] {
-        let said = client.tailscale(command);
-        let all = format!("{}{}", said.stdout, said.stderr);
-        assert!(all.contains(words), "{command}: {said:?}");
+        let output = client.tailscale(command);
+        let all = format!("{}{}", output.stdout, output.stderr);
+        assert!(all.contains(words), "{command}: {output:?}");
     }
     let health = |id| tailnet.coordinator.attempt(&format!("nodes health -i {id}"));
     let id = number(tailnet, "client");

@@ -54,8 +54,8 @@ fn peer(status: &Value, name: &str) -> Value {
 }
 
 fn status(member: &Member) -> Value {
-    let asked = member.tailscale("status --json");
-    serde_json::from_str(&asked.stdout).unwrap_or_else(|error| panic!("{error}: {asked:?}"))
+    let request = member.tailscale("status --json");
+    serde_json::from_str(&request.stdout).unwrap_or_else(|error| panic!("{error}: {request:?}"))
 }
 
 fn keys(value: &Value) -> BTreeSet<String> {

@@ -77,9 +77,9 @@ fn linerate_and_tailscaled_resolve_names_of_nodes() {
     let [node, other] = [("node", MemberKind::Linerate), ("other", MemberKind::Tailscaled)]
         .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Uplink::Switch), kind, ""));
     for (from, to) in [(&node, &other), (&other, &node)] {
-        let asked = format!("getent ahostsv4 {}", to.host.name());
+        let request = format!("getent ahostsv4 {}", to.host.name());
         eventually("a name is resolved", PATIENCE, || {
-            from.host.attempt(&asked).stdout.contains(to.addresses.of(Family::V4))
+            from.host.attempt(&request).stdout.contains(to.addresses.of(Family::V4))
         });
     }
 }
@@ -91,8 +91,9 @@ fn names_are_resolved_after_another_program_replaced_the_servers() {
         let host = tailnet.host(name, Uplink::Switch);
         Member::join(&tailnet, host, MemberKind::Linerate, "")
     });
-    let asked = format!("getent ahostsv4 {}", other.host.name());
-    let is_resolved = || node.host.attempt(&asked).stdout.contains(other.addresses.of(Family::V4));
+    let request = format!("getent ahostsv4 {}", other.host.name());
+    let is_resolved =
+        || node.host.attempt(&request).stdout.contains(other.addresses.of(Family::V4));
     eventually("a name is resolved", PATIENCE, is_resolved);
     // As a DHCP client does in another network.
     node.host.run("echo nameserver 192.0.2.54 >/etc/resolv.conf");
@@ -124,8 +125,9 @@ fn only_root_and_the_operator_may_change_settings() {
         let mut found = None;
         eventually(&format!("{program} runs as its own user"), PATIENCE, || {
             // /proc itself belongs to root, because these processes cannot be dumped.
-            let asked = format!("grep ^Uid: /proc/$(pgrep -f ^{program})/status | cut -f 2");
-            found = node.host.attempt(&asked).stdout.trim().parse().ok().filter(|user| *user != 0);
+            let request = format!("grep ^Uid: /proc/$(pgrep -f ^{program})/status | cut -f 2");
+            found =
+                node.host.attempt(&request).stdout.trim().parse().ok().filter(|user| *user != 0);
             found.is_some()
         });
         found.expect("it runs")
@@ -149,9 +151,9 @@ fn only_root_and_the_operator_may_change_settings() {
     };
     for user in [DAEMON, agent, relay] {
         let refused = set(user, "stolen");
-        let said = refused.stdout.clone() + &refused.stderr;
+        let output = refused.stdout.clone() + &refused.stderr;
         assert!(
-            !refused.ok && said.contains("only root and the operator may"),
+            !refused.ok && output.contains("only root and the operator may"),
             "{user}: {refused:?}"
         );
         let shown = as_user(&node.host, user, &format!("{program} status"));

@@ -136,12 +136,12 @@ impl Double {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
                 let (https, derp, second, stun) = sockets;
-                let beside = Arc::clone(&all);
+                let concurrent = Arc::clone(&all);
                 tokio::select! {
                     () = coordinator::accept(https, Arc::clone(&all)) => {}
                     () = coordinator::answer(coordinator, Arc::clone(&all)) => {}
                     () = relay::accept(derp, all) => {}
-                    () = relay::accept_well(second, beside) => {}
+                    () = relay::accept_well(second, concurrent) => {}
                     () = stun::answer(stun) => {}
                     _ = ended => {}
                 }

@@ -55,11 +55,11 @@ impl World {
     fn seen_as(&self, target: &str) -> String {
         let listener =
             self.behind.inside(|| TcpListener::bind(("0.0.0.0", PORT)).expect("the port is free"));
-        let (told, seen) = mpsc::channel();
+        let (report, seen) = mpsc::channel();
         in_background("seen", move || {
             let (mut stream, from): (_, SocketAddr) = listener.accept().expect("it listens");
             let _ = stream.read(&mut [0; 1]);
-            let _ = told.send(from.ip().to_string());
+            let _ = report.send(from.ip().to_string());
         });
         let spoken = format!("exec 3<>/dev/tcp/{target}/{PORT} && echo x >&3");
         self.client.host.run(format!("timeout 10 bash -c '{spoken}'"));

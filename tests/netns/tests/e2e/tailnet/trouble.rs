@@ -148,8 +148,8 @@ fn without_a_coordinator_nodes_continue_restart_and_connect() {
     pinging.wait_for_replies(200, PATIENCE);
     let pings = pinging.finish();
     assert!(pings.is_complete(), "{}", pings.text);
-    let told = || doctor(&one, "tailnet").iter().any(|what| what.contains("coordinator"));
-    eventually("the doctor reports it", PATIENCE, told);
+    let report = || doctor(&one, "tailnet").iter().any(|what| what.contains("coordinator"));
+    eventually("the doctor reports it", PATIENCE, report);
     // They have never connected before.
     one.reaches(&other, Family::V4);
     let ended = linerate(&one.host, &format!("down {}", Member::INTERFACE));
@@ -204,10 +204,13 @@ fn a_clock_that_is_off_by_a_day_is_reported_and_loses_no_packet() {
     let wrong = [(good.of_days(-3..-1), "expired"), (good.of_days(1..3), "valid only in")];
     let double = Double::start(&wrong[0].0);
     let first = Member::start(double.new_host("one"), MemberKind::Linerate);
-    for (certificate, told) in &wrong {
+    for (certificate, report) in &wrong {
         double.certify(certificate);
         let joined = first.log_in(&double.url(), "key", "--timeout=3s");
-        assert!(fails_with(&joined, told) && fails_with(&joined, "check the clock"), "{joined:?}");
+        assert!(
+            fails_with(&joined, report) && fails_with(&joined, "check the clock"),
+            "{joined:?}"
+        );
         linerate(&first.host, &format!("down {}", Member::INTERFACE));
     }
     double.certify(&good);
@@ -217,9 +220,9 @@ fn a_clock_that_is_off_by_a_day_is_reported_and_loses_no_packet() {
     nodes[0].wait_until_direct(&nodes[1]);
     nodes[1].wait_until_direct(&nodes[0]);
     let watched = Watched::start(&nodes);
-    for (certificate, told) in &wrong {
+    for (certificate, report) in &wrong {
         double.certify(certificate);
-        watched.wait_for_status(told);
+        watched.wait_for_status(report);
     }
     double.certify(&good);
     watched.recovers();

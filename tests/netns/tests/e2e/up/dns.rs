@@ -45,8 +45,8 @@ fn systemd_resolved_is_used_if_it_runs() {
     world.left.write("resolv.conf", stub);
     let file = world.conf("DNS = 10.9.0.2, fd09::2, example.test", "10.9.0.0/24");
     world.up(&file);
-    let asked = "dns wg0 10.9.0.2 fd09::2\ndomain wg0 ~. example.test\n";
-    assert_eq!(world.left.read("/run/rig/asked"), asked);
+    let request = "dns wg0 10.9.0.2 fd09::2\ndomain wg0 ~. example.test\n";
+    assert_eq!(world.left.read("/run/rig/asked"), request);
     assert!(world.linerate("down", &file).ok);
     assert_eq!(world.left.read("/run/rig/resolv.conf"), stub);
 }

@@ -47,12 +47,12 @@ fn hooks_have_the_terminal_of_their_command_and_its_folder_or_that_of_the_file()
         // Each line is typed after the previous hook has read its own.
         let command = format!("{} {verb} {file}", program.display());
         let typed = format!("for word in {words}; do sleep 0.5; echo $word; done");
-        let said = "/run/rig/typescript";
+        let output = "/run/rig/typescript";
         host.run(format!(
-            "cd /run/rig/here; ({typed}) | script -qec '{command}' {said} >/dev/null"
+            "cd /run/rig/here; ({typed}) | script -qec '{command}' {output} >/dev/null"
         ));
-        let said = host.read(said);
-        assert_eq!(said.matches("the script ran").count(), 2, "{said}");
+        let output = host.read(output);
+        assert_eq!(output.matches("the script ran").count(), 2, "{output}");
     };
     types("up", "one two three four");
     types("down", "five six seven eight");
@@ -64,9 +64,9 @@ fn hooks_have_the_terminal_of_their_command_and_its_folder_or_that_of_the_file()
         ("PostDown seven eight", "/run/rig/conf"),
     ];
     assert_eq!(log.lines().count(), expected.len(), "{log}");
-    for (line, (said, folder)) in log.lines().zip(expected) {
+    for (line, (output, folder)) in log.lines().zip(expected) {
         let end = format!(" {folder} wg0 {file}");
-        assert!(line.starts_with(&format!("{said} /dev/pts/")) && line.ends_with(&end), "{log}");
+        assert!(line.starts_with(&format!("{output} /dev/pts/")) && line.ends_with(&end), "{log}");
     }
 }
 
@@ -80,8 +80,8 @@ fn hooks_have_the_standard_input_of_up_in_the_background_and_in_the_foreground()
     host.run("rm /run/rig/said");
     let background = format!("{input} & disown");
     assert!(linerate_in(&host, "/run/rig/here", &format!("up -f {file}"), &background));
-    let said = || host.has("/run/rig/said") && host.read("/run/rig/said") == "one\ntwo\n";
-    eventually("both hooks ran", PATIENCE, said);
+    let output = || host.has("/run/rig/said") && host.read("/run/rig/said") == "one\ntwo\n";
+    eventually("both hooks ran", PATIENCE, output);
     assert!(linerate(&host, "down wg0").ok);
 }
 
@@ -119,15 +119,15 @@ fn an_interface_stays_until_its_hook_succeeds_and_down_reports_it() {
     assert!(linerate(&host, &format!("up {file}")).ok);
     for _ in 0..2 {
         let down = linerate(&host, "down wg0");
-        let said = "the rule stays\nlinerate: PreDown = echo the rule stays >&2; test -e /run/rig/ok: \
+        let output = "the rule stays\nlinerate: PreDown = echo the rule stays >&2; test -e /run/rig/ok: \
                     exit status: 1\nlinerate: PreDown failed: wg0 stays up";
-        assert!(!down.ok && down.stderr.starts_with(said), "{}", down.stderr);
+        assert!(!down.ok && down.stderr.starts_with(output), "{}", down.stderr);
         assert!(host.has_device(INTERFACE) && host.attempt("wg show wg0").ok);
     }
     host.run("touch /run/rig/ok");
     let down = linerate(&host, "down wg0");
-    let said = "the rule stays\nit is gone\nlinerate: PostDown = echo it is gone; exit 4: exit status: 4\n";
-    assert!(!down.ok && down.stderr.starts_with(said), "{}", down.stderr);
+    let output = "the rule stays\nit is gone\nlinerate: PostDown = echo it is gone; exit 4: exit status: 4\n";
+    assert!(!down.ok && down.stderr.starts_with(output), "{}", down.stderr);
     assert!(!host.has_device(INTERFACE) && host.daemon_of(INTERFACE).is_none());
 }
 
@@ -146,8 +146,8 @@ fn if_the_state_cannot_be_saved_the_interface_stays_or_another_file_is_used() {
     let peer = add_peer(&host);
     host.run("mount -o remount,ro,bind /run/rig/conf");
     let down = linerate(&host, "down wg0");
-    let said = format!("linerate: SaveConfig: {file}: Read-only file system");
-    assert!(!down.ok && down.stderr.starts_with(&said), "{}", down.stderr);
+    let output = format!("linerate: SaveConfig: {file}: Read-only file system");
+    assert!(!down.ok && down.stderr.starts_with(&output), "{}", down.stderr);
     assert!(down.stderr.contains("wg0 stays up"), "{}", down.stderr);
     assert!(host.run("wg show wg0 peers").contains(&peer));
 
@@ -219,12 +219,12 @@ fn background_errors_are_in_syslog_in_addition_to_a_commands_output() {
     assert_eq!(unix_datagram_sockets(&host, pid), [""; 0]);
     host.run(format!("kill -TERM {pid}"));
     eventually("it is gone", PATIENCE, || host.daemon_of(INTERFACE).is_none());
-    let said = messages(&syslog);
-    let has = |text: &str| said.iter().any(|message| message.contains(text));
+    let output = messages(&syslog);
+    let has = |text: &str| output.iter().any(|message| message.contains(text));
     // The guardian and the confined peer.
-    assert!(has("]: PreDown = echo hook; false: exit status: 1\n"), "{said:?}");
-    assert!(has(&format!("<27>linerate[{pid}]: PreDown failed\n")), "{said:?}");
-    assert!(has("hook\n") && has("]: PostDown = exit 5: exit status: 5\n"), "{said:?}");
+    assert!(has("]: PreDown = echo hook; false: exit status: 1\n"), "{output:?}");
+    assert!(has(&format!("<27>linerate[{pid}]: PreDown failed\n")), "{output:?}");
+    assert!(has("hook\n") && has("]: PostDown = exit 5: exit status: 5\n"), "{output:?}");
     assert!(!host.has_device(INTERFACE), "a signal cannot be refused");
 }
 
@@ -266,10 +266,10 @@ fn a_pipe_is_named_by_its_link_or_the_command_line() {
         (linerate_in(&host, "/run/rig", arguments, &redirections), host.read("/run/rig/up.log"))
     };
     let descriptor = format!("<(cat {file})");
-    let (done, said) = up(&format!("up {descriptor}"), "</dev/null");
+    let (done, output) = up(&format!("up {descriptor}"), "</dev/null");
     assert!(
-        !done && said.contains("a pipe does not name the interface: use `--name NAME`"),
-        "{said}"
+        !done && output.contains("a pipe does not name the interface: use `--name NAME`"),
+        "{output}"
     );
     host.run("ln -s /dev/stdin /run/rig/wg1.conf; mkfifo -m 600 /run/rig/wg2.conf");
     host.run(format!("setsid sh -c 'cat {file} >/run/rig/wg2.conf' </dev/null >/dev/null 2>&1 &"));
@@ -280,14 +280,14 @@ fn a_pipe_is_named_by_its_link_or_the_command_line() {
         ("up ./wg2.conf".into(), "</dev/null".into(), "wg2", "/run/rig/wg2.conf"),
         ("up /dev/fd/9".into(), format!("9<{file} </dev/null"), "wg0", file),
     ] {
-        let (done, said) = up(&arguments, &redirections);
-        assert!(done && host.has_device(name), "{arguments}: {said}");
+        let (done, output) = up(&arguments, &redirections);
+        assert!(done && host.has_device(name), "{arguments}: {output}");
         let known = host.read("/run/rig/said");
         assert!(known.starts_with(&format!("{name} {path}")), "{arguments}: {known}");
         assert!(linerate(&host, &format!("down {name}")).ok, "{arguments}");
     }
     write(&host, "SaveConfig = true");
-    let (done, said) = up(&format!("up --name wg0 {descriptor}"), "</dev/null");
-    assert!(!done && said.contains("SaveConfig: this is not a file to write to"), "{said}");
+    let (done, output) = up(&format!("up --name wg0 {descriptor}"), "</dev/null");
+    assert!(!done && output.contains("SaveConfig: this is not a file to write to"), "{output}");
     assert!(!host.has_device("wg0"));
 }

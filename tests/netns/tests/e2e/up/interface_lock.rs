@@ -20,21 +20,21 @@ fn up_and_down_wait_for_the_hooks_of_an_interface_with_a_killed_peer() {
         world.left.run(format!("setsid {program} down {file} >/dev/null 2>&1 &"));
         eventually("the hook runs", PATIENCE, || world.left.has("/run/rig/slow"));
         world.left.run(format!("kill -KILL {pid}"));
-        let told = "/run/rig/told";
+        let report = "/run/rig/told";
         world.left.run(format!(
-            "rm -f {told}; (setsid {program} {next} {file} 2>{told}.new; echo status $? >>{told}.new; \
-             mv {told}.new {told}) >/dev/null 2>&1 &"
+            "rm -f {report}; (setsid {program} {next} {file} 2>{report}.new; echo status $? >>{report}.new; \
+             mv {report}.new {report}) >/dev/null 2>&1 &"
         ));
         let waits = || world.left.attempt("grep 'waiting for that' /run/rig/told*").ok;
-        let ended = || world.left.has(told);
+        let ended = || world.left.has(report);
         eventually("it reports that it waits, or ends", PATIENCE, || waits() || ended());
-        assert!(!ended(), "{next} did not wait: {}", world.left.read(told));
+        assert!(!ended(), "{next} did not wait: {}", world.left.read(report));
         assert_eq!(world.left.read("/run/rig/slow"), "began\n");
         world.left.run("rm /run/rig/hold");
-        eventually("it got the lock", PATIENCE, || world.left.has(told));
-        let told = world.left.read(told);
-        assert!(told.contains("status 0"), "{next}: {told}");
-        assert!(!told.contains("reverted"), "the guardian did it: {next}: {told}");
+        eventually("it got the lock", PATIENCE, || world.left.has(report));
+        let report = world.left.read(report);
+        assert!(report.contains("status 0"), "{next}: {report}");
+        assert!(!report.contains("reverted"), "the guardian did it: {next}: {report}");
         let order = if next == "up" { "began\nended\nnext\n" } else { "began\nended\n" };
         assert_eq!(world.left.read("/run/rig/slow"), order);
         world.left.run("rm /run/rig/slow");
@@ -61,9 +61,9 @@ fn a_hook_that_would_wait_for_itself_is_refused() {
     world.up(&file);
     world.reaches(&["10.9.0.2"]);
     world.down(&file);
-    let said = world.left.read("/run/rig/hooks");
+    let output = world.left.read("/run/rig/hooks");
     let refused = "a hook of wg0 started this command and would wait for itself";
-    assert_eq!(said.matches(refused).count(), 4, "{said}");
+    assert_eq!(output.matches(refused).count(), 4, "{output}");
 }
 
 #[test]

@@ -18,8 +18,8 @@ fn a_rule_deleted_by_post_up_stays_deleted_and_others_are_restored() {
     assert!(!rules().contains("suppress_prefixlength"), "{}", rules());
     let of_ipv6 = || world.left.run("ip -6 rule show").contains("100:");
     eventually("so is that of the other family", PATIENCE, of_ipv6);
-    let told = world.left.run("cat /run/linerate/up/wg0.undo");
-    assert!(!told.contains("rule 4 100"), "{told}");
+    let report = world.left.run("cat /run/linerate/up/wg0.undo");
+    assert!(!report.contains("rule 4 100"), "{report}");
     world.down(&file);
 }
 

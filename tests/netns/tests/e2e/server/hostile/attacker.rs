@@ -97,10 +97,10 @@ impl Attacker {
             name: ServerName::try_from(host).expect("an address"),
             server: MachinePublic::default(),
         };
-        let said =
+        let output =
             attacker.answer_to(b"GET /key?v=131 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        let said = said.await;
-        let json = said.split("\r\n\r\n").nth(1).unwrap_or_default();
+        let output = output.await;
+        let json = output.split("\r\n\r\n").nth(1).unwrap_or_default();
         let keys: Value = serde_json::from_str(json).expect("the server's keys");
         attacker.server = serde_json::from_value(keys["publicKey"].clone()).expect("a key");
         attacker
@@ -118,11 +118,11 @@ impl Attacker {
     /// The server's answer to these bytes, until it closes the connection or is silent for long.
     pub async fn answer_to(&self, bytes: &[u8]) -> String {
         let Some(mut stream) = self.tls().await else { return String::new() };
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         // It may close the connection after the first bytes.
         let _ = stream.write_all(bytes).await;
-        let _ = timeout(ANSWER, stream.read_to_end(&mut said)).await;
-        String::from_utf8_lossy(&said).into_owned()
+        let _ = timeout(ANSWER, stream.read_to_end(&mut output)).await;
+        String::from_utf8_lossy(&output).into_owned()
     }
 
     /// A connection on which these bytes were sent.

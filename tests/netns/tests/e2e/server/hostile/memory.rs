@@ -122,8 +122,8 @@ impl Stage {
             Self::SendsABodyByteByByte => {
                 let head = "POST /admin/login HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\
                             Content-Type: application/x-www-form-urlencoded\r\n\r\n";
-                let said = format!("{head}{}", "1\r\na\r\n".repeat(4000));
-                Box::new(attacker.connect_and_send(said.as_bytes()).await?)
+                let output = format!("{head}{}", "1\r\na\r\n".repeat(4000));
+                Box::new(attacker.connect_and_send(output.as_bytes()).await?)
             }
             Self::ShakesHandsOfNoise => {
                 let (_, message) = Attacker::first_message(&machine(number), &attacker.server);

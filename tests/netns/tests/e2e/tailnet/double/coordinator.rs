@@ -53,24 +53,24 @@ pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 /// Answers requests.
 pub async fn answer(mut coordinator: Coordinator, shared: Arc<Shared>) {
     loop {
-        let asked = coordinator.next_request().await;
-        shared.state().network.learn(&asked.body);
-        if asked.path == "/machine/register" {
+        let request = coordinator.next_request().await;
+        shared.state().network.learn(&request.body);
+        if request.path == "/machine/register" {
             let user = json!({ "ID": 1, "LoginName": "rig@rig.test", "DisplayName": "Rig" });
-            asked.json(&json!({ "User": user, "Login": user, "MachineAuthorized": true }));
-        } else if asked.is_stream() {
+            request.json(&json!({ "User": user, "Login": user, "MachineAuthorized": true }));
+        } else if request.is_stream() {
             shared.streams.fetch_add(1, Ordering::Relaxed);
-            begin(asked, &shared);
+            begin(request, &shared);
         } else {
-            asked.status(200, "");
+            request.status(200, "");
             send_maps(&shared).await;
         }
     }
 }
 
-fn begin(asked: MemberRequest, shared: &Arc<Shared>) {
-    let key = asked.body["NodeKey"].as_str().unwrap_or_default().to_owned();
-    let (stream, shared) = (asked.stream(), Arc::clone(shared));
+fn begin(request: MemberRequest, shared: &Arc<Shared>) {
+    let key = request.body["NodeKey"].as_str().unwrap_or_default().to_owned();
+    let (stream, shared) = (request.stream(), Arc::clone(shared));
     tokio::spawn(async move {
         let script = shared.stream.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut first = shared.state().network.map(&key);
