@@ -99,7 +99,7 @@ fn a_server_is_allowed_exactly_its_list() {
     compare("server", &Life::server("").peer());
     let asks_others =
         "[oidc]\nissuer = \"https://issuer.test\"\nclient_id = \"a\"\nclient_secret = \"b\"\n";
-    compare("server-that-asks-others", &Life::server(asks_others).peer());
+    compare("server-with-outbound-requests", &Life::server(asks_others).peer());
 }
 
 /// Compares the abilities of a process with the list of that name.
