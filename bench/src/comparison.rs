@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_in_which_only_the_other_failed_has_no_ratio() {
+    fn a_round_in_which_only_the_other_failed_is_left_out() {
         let rounds = vec![vec![turn(6.0), turn(2.0)], vec![turn(9.0), failed()]];
         let comparison = of(rounds);
         let ratio = comparison.ratio(1, &TCP_FORTH);

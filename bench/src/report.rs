@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_cable_has_no_bars() {
+    fn bars_do_not_apply_to_a_bare_cable() {
         let table_with = |carrier| tables(&comparison([Carrier::Kernel, carrier]), Style::plain());
         assert!(table_with(Carrier::Kernel).contains("NOT MET"));
         let bare = table_with(Carrier::Bare);

@@ -169,9 +169,9 @@ pub struct Introduction<'a> {
     pub outer: Option<Family>,
     /// A preshared key for both.
     pub preshared_key: Option<&'a str>,
-    /// The right side gets no endpoint, so only the left can start.
+    /// Omits the right side's endpoint, so only the left can start.
     pub left_only: bool,
-    /// The left side gets no endpoint, so only the right can start.
+    /// Omits the left side's endpoint, so only the right can start.
     pub right_only: bool,
 }
 

@@ -58,7 +58,7 @@ impl Stream {
     /// Connects from one host to an address of the other and starts the stream.
     ///
     /// # Panics
-    /// If there is no connection.
+    /// If the connection fails.
     pub fn start(from: &Host, to: &Host, address: SocketAddr, pace: Pace) -> Stream {
         let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let listener = to.inside(|| TcpListener::bind((any, address.port())));

@@ -76,7 +76,7 @@ impl Tailnet {
     /// Enables port mapping on the box in front of a host.
     ///
     /// # Panics
-    /// If there is no box.
+    /// If the host is not behind a box.
     pub fn map_ports(&self, host: &Host, mapping: Mapping) -> PortMapper {
         self.switch.map_ports(host, mapping)
     }
@@ -95,7 +95,7 @@ impl Tailnet {
     /// Deletes all flows of the box in front of a host, as after a restart of the box.
     ///
     /// # Panics
-    /// If there is no box.
+    /// If the host is not behind a box.
     pub fn clear_flows(&self, host: &Host) {
         self.switch.clear_flows(host);
     }

@@ -109,7 +109,7 @@ impl Switch {
     /// miniupnpd refuses others.
     ///
     /// # Panics
-    /// If there is no box.
+    /// If the host is not behind a box.
     pub fn map_ports(&self, host: &Host, mapping: Mapping) -> PortMapper {
         let behind = self.behind.borrow();
         let is_its = |one: &&Behind| one.host == host.name();
@@ -146,7 +146,7 @@ impl Switch {
     /// Deletes all flows of the box in front of a host, as after a restart of the box.
     ///
     /// # Panics
-    /// If there is no box.
+    /// If the host is not behind a box.
     pub fn clear_flows(&self, host: &Host) {
         let behind = self.behind.borrow();
         let one = behind.iter().find(|one| one.host == host.name()).expect("a box is before it");

@@ -26,7 +26,7 @@ const DATA: u8 = 4;
 /// an exchange without a body; the parts of a key and a ciphertext.
 const OURS: [usize; 5] = [32, 48, 336, 432, 448];
 
-/// Pings whose length on the cable differs from all of these.
+/// Pings with another length on the cable.
 const PING: &str = "-s 300";
 const PING_SENT: usize = 368;
 
@@ -105,7 +105,7 @@ fn if_both_require_it_no_user_data_is_sent_before_the_secret() {
 }
 
 #[test]
-fn if_it_is_required_a_peer_without_support_gets_no_user_data() {
+fn if_it_is_required_user_data_is_not_sent_to_a_peer_without_support() {
     if Implementation::WireguardGo.is_skipped() {
         return;
     }

@@ -540,7 +540,7 @@ fn iperf3(host: &Host, line: &str) -> String {
 }
 
 #[test]
-fn the_user_nobody_runs_it_shows_it_and_pings() {
+fn an_unprivileged_user_runs_it_shows_it_and_pings() {
     if lacks_users() {
         return;
     }
@@ -575,7 +575,7 @@ fn the_user_nobody_runs_it_shows_it_and_pings() {
 }
 
 #[test]
-fn the_user_nobody_stops_its_proxy_if_the_socket_folder_is_roots() {
+fn an_unprivileged_user_stops_its_proxy_if_the_socket_folder_is_roots() {
     if lacks_users() {
         return;
     }

@@ -214,7 +214,7 @@ fn without_keepalive_the_mapping_expires_until_the_client_sends() {
 }
 
 #[test]
-fn the_server_follows_a_client_whose_nat_changes_its_port() {
+fn the_server_follows_a_client_behind_a_nat_that_changes_its_port() {
     let (pair, router) = Pair::routed();
     hide_left(&router, "udp sport 51820 masquerade to :41000");
     pair.introduce(left_starts(Family::V4));

@@ -37,7 +37,7 @@ impl Tunnel {
         Self::with(own, noise, psk)
     }
 
-    /// A tunnel whose peer has the greater public key, so that linerate offers the key of an
+    /// A tunnel to a peer with the greater public key, so that linerate offers the key of an
     /// exchange.
     fn that_offers() -> Self {
         loop {
@@ -271,7 +271,7 @@ fn up_retains_no_text_of_the_file_and_its_guardian_no_key() {
 }
 
 #[test]
-fn a_proxys_process_in_the_namespace_has_no_key() {
+fn a_proxys_process_in_the_namespace_does_not_have_the_key() {
     let (world, conf) = (World::new(), Conf::new());
     let path = conf.write(&world, "Socks5 = 127.0.0.1:1080");
     let program = Implementation::Linerate.path();
@@ -290,7 +290,7 @@ fn a_proxys_process_in_the_namespace_has_no_key() {
 }
 
 #[test]
-fn with_crypto_library_nothing_of_our_own_cryptography_is_called() {
+fn with_crypto_library_our_cryptography_is_not_called() {
     let begin = |arguments: &str| {
         let (own, psk) = (Private::new(), random());
         let noise = Noise::new(random(), own.public(), psk);

@@ -440,7 +440,7 @@ fn sigterm_to_the_daemon_reverts_everything() {
 }
 
 #[test]
-fn a_signal_either_has_no_effect_or_reverts_everything() {
+fn a_signal_is_either_ignored_or_reverts_everything() {
     let world = world();
     let file = world.conf("PostDown = true", "0.0.0.0/0, ::/0");
     world.up(&file);

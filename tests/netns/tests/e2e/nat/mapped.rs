@@ -95,7 +95,7 @@ fn becomes_direct_by(mapping: Mapping, protocol: &str) {
         mapper.mapped().len() == 1
     });
     assert_eq!(wait_for_mapping(&one, &mapper, protocol), address);
-    // The box has no flows of this node.
+    // The box has not seen flows of this node.
     let (third, _) = node(&tailnet, "third", None);
     assert_eq!(third.wait_until_direct(&one), address);
 

@@ -278,7 +278,7 @@ fn packets_of_a_proxy_with_its_own_stack_are_captured() {
     }
     assert!(payload(&seen, "10.9.0.1") >= 100_000);
 
-    // A capture whose process has ended reports it.
+    // A capture of an ended process reports it.
     let mut left_over = Capturing::start(&left, "over", "wg0 -w /run/rig/over", Stdio::null());
     left.run(format!("{} down wg0", program.display()));
     assert!(proxy.wait().expect("it was started").success());

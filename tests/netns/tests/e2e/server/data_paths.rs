@@ -123,7 +123,7 @@ fn a_network_leaves_stock_routers_without_data_but_not_healthy_ones() {
 }
 
 #[test]
-fn a_network_leaves_a_linerate_whose_data_plane_is_stopped() {
+fn a_network_leaves_a_linerate_with_a_stopped_data_plane() {
     let Some(world) = World::start(MemberKind::Linerate, MemberKind::Linerate) else { return };
     world.expect_no_change(15, "first");
     let data_plane = world.first.pid();

@@ -45,7 +45,7 @@ fn one_command_hosts_a_network_and_prints_the_join_command() {
     let request = format!("curl -sk -o /dev/null -w %{{http_code}} {link}");
     assert_eq!(host.run(request).trim(), "200");
 
-    // A member that only has the relay, whose certificate is identified by its hash.
+    // A member that only has the relay. The relay's certificate is identified by its hash.
     let one = tailnet.host("one", Uplink::Behind(Nat::WithoutUdp));
     let one = Member::join_at(url, key, one, MemberKind::Tailscaled, "");
     let other = tailnet.host("other", Uplink::Switch);

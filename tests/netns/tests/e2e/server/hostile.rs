@@ -183,7 +183,7 @@ fn keys_of_others_and_replayed_messages_are_rejected() {
         let map = json!({ "Version": 131, "NodeKey": theirs, "OmitPeers": true, "Stream": false });
         assert_eq!(post(&to, "/machine/map", map.to_string()).await.expect("a no").0, 404);
 
-        // A used key creates no second node, whoever repeats the registration.
+        // A used key creates no second node if a registration is repeated.
         let mut with_key = registration(1);
         with_key["Auth"] = json!({ "AuthKey": used });
         let (_, made) = post(&to, "/machine/register", with_key.to_string()).await.expect("a yes");

@@ -42,7 +42,7 @@ fn a_stock_client_gets_its_address_again_after_a_logout_and_login() {
 }
 
 #[test]
-fn a_node_whose_key_expires_or_that_is_deleted_must_log_in() {
+fn a_node_with_an_expired_key_and_a_deleted_node_must_log_in() {
     let Some(tailnet) = start() else { return };
     let [theirs, ours] =
         [("theirs", BOTH[0]), ("ours", BOTH[1])].map(|(name, kind)| join(&tailnet, name, kind, ""));

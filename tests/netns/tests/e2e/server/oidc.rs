@@ -109,7 +109,7 @@ fn a_login_admits_a_machine_and_later_logins_preserve_the_node() {
 }
 
 #[test]
-fn users_who_are_not_allowed_and_other_browsers_are_refused() {
+fn unauthorized_users_and_other_browsers_are_refused() {
     let Some((tailnet, provider)) = start_with_provider() else { return };
     let one = newcomer(&tailnet, "one");
     let link = link(&tailnet, &one, "");

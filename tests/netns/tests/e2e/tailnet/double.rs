@@ -1,4 +1,4 @@
-//! A network whose coordinator and relay are doubles, which behave well until a test changes that.
+//! A network of a coordinator and a relay that are doubles, which behave well until a test changes that.
 //!
 //! ```text
 //!   test ── scripts ──► a thread, on sockets of the coordinator's host

@@ -67,7 +67,7 @@ fn linerate_relays_for_linerate_and_tailscaled() {
 }
 
 #[test]
-fn a_relay_has_no_rights_ends_when_disabled_and_restarts_after_a_crash() {
+fn a_relay_runs_without_rights_ends_when_disabled_and_restarts_after_a_crash() {
     let Some(world) = world([Tailscaled, Tailscaled], Linerate) else { return };
     let [one, other] = &world.pair;
     one.wait_until_relayed(other, &world.at);

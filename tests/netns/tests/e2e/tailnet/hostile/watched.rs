@@ -58,7 +58,7 @@ impl<'a> Watched<'a> {
         });
     }
 
-    /// Waits until the status has no problem.
+    /// Waits until the status is free of problems.
     pub fn recovers(&self) {
         eventually("the status has no problem", PATIENCE, || !self.status().contains("\n! "));
     }
