@@ -169,9 +169,9 @@ pub struct Introduction<'a> {
     pub outer: Option<Family>,
     /// A preshared key for both.
     pub preshared_key: Option<&'a str>,
-    /// Omits the right side's endpoint, so only the left can start.
+    /// The right side is configured without an endpoint, so only the left can start.
     pub left_only: bool,
-    /// Omits the left side's endpoint, so only the right can start.
+    /// The left side is configured without an endpoint, so only the right can start.
     pub right_only: bool,
 }
 
