@@ -13,11 +13,9 @@ pub mod home;
 pub mod mesh;
 mod server;
 
-use crypto_box::{
-    PublicKey, SalsaBox, SecretKey,
-    aead::{Aead as _, generic_array::GenericArray},
-};
+use crypto::{nacl, x25519};
 use rand_core::CryptoRng;
+use zeroize::Zeroizing;
 
 pub use self::{
     bundle::{Bundles, read_bundle, write_bundles},
@@ -39,11 +37,22 @@ pub fn seal_login(node: &[u8; 32], server: &[u8; 32], rng: &mut impl CryptoRng) 
 }
 
 fn seal_info(node: &[u8; 32], server: &[u8; 32], info: &[u8], rng: &mut impl CryptoRng) -> Vec<u8> {
-    let secret = SecretKey::from(*node);
-    let sealing = SalsaBox::new(&PublicKey::from(*server), &secret);
-    let mut nonce = [0; 24];
+    [&x25519::public_key(node)[..], &seal_box(node, server, info, rng)].concat()
+}
+
+/// Returns a random nonce and the box of a text.
+fn seal_box(own: &[u8; 32], other: &[u8; 32], text: &[u8], rng: &mut impl CryptoRng) -> Vec<u8> {
+    let mut nonce = [0; nacl::NONCE_LEN];
     rng.fill_bytes(&mut nonce);
-    let sealed = sealing.encrypt(GenericArray::from_slice(&nonce), info);
-    let sealed = sealed.expect("a buffer in memory grows");
-    [secret.public_key().as_bytes(), &nonce[..], &sealed].concat()
+    let mut text = text.to_vec();
+    let tag = nacl::BoxKey::new(own, other).seal(&nonce, &mut text);
+    [&nonce[..], &tag, &text].concat()
+}
+
+/// Opens a nonce and a box.
+fn open_box(own: &[u8; 32], other: &[u8; 32], sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let (nonce, sealed) = sealed.split_first_chunk()?;
+    let (tag, text) = sealed.split_first_chunk()?;
+    let mut text = Zeroizing::new(text.to_vec());
+    nacl::BoxKey::new(own, other).open(nonce, &mut text, tag).then_some(text)
 }

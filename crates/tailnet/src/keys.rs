@@ -9,8 +9,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crypto::x25519;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
 /// The text is not a key.
@@ -102,7 +102,7 @@ macro_rules! private_key {
 
             /// The public half.
             pub fn public(&self) -> $public {
-                $public(PublicKey::from(&StaticSecret::from(**self.0)).to_bytes())
+                $public(x25519::public_key(&self.0))
             }
 
             /// Returns the text for the key file.

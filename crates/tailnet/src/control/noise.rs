@@ -12,13 +12,12 @@
 
 mod response;
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use snow::{
-    Builder, HandshakeState,
-    params::{CipherChoice, DHChoice, HashChoice, NoiseParams},
-    resolvers::{CryptoResolver, DefaultResolver},
-    types::{Cipher, Dh, Hash, Random},
+use crypto::{
+    PrivateKey, PublicKey,
+    noise::{TransportKeys, ik},
+    stack,
 };
 use zeroize::Zeroizing;
 
@@ -27,15 +26,16 @@ use super::record::{Opener, Sealer};
 use crate::keys::{MachineKey, MachinePublic};
 
 /// The length of the first message, with its header.
-pub const INITIATION: usize = 101;
+pub const INITIATION: usize = HEADER + ik::INITIATION_LEN;
 /// The length of a reply's header: the type, and the length of the rest.
 pub const REPLY_HEADER: usize = 3;
 /// The length of a reply without its header.
-pub const REPLY: usize = 48;
+pub const REPLY: usize = ik::RESPONSE_LEN;
 /// The longest text of a refusal that is read, in bytes. It is not authenticated.
 pub const LONGEST_REFUSAL: usize = 1024;
 
-const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
+/// The length of the first message's header.
+const HEADER: usize = 5;
 const TYPE_INITIATION: u8 = 1;
 const TYPE_REPLY: u8 = 2;
 const TYPE_REFUSAL: u8 = 3;
@@ -92,7 +92,7 @@ impl Reply {
 }
 
 /// A handshake after the first message was written.
-pub struct Initiation(Box<HandshakeState>);
+pub struct Initiation(ik::Initiator);
 
 impl Initiation {
     /// Writes the first message. `ephemeral` is 32 fresh random bytes.
@@ -105,82 +105,42 @@ impl Initiation {
         version: u16,
         ephemeral: Zeroizing<[u8; 32]>,
     ) -> Result<(Self, [u8; INITIATION]), HandshakeError> {
-        if coordinator.is_zero() {
-            return Err(HandshakeError::BadKey);
-        }
-        let pattern: NoiseParams = PATTERN.parse().expect("a pattern that snow knows");
-        let prologue = prologue(version);
-        let mut state = Builder::with_resolver(pattern, Box::new(Given(ephemeral)))
-            .prologue(prologue.as_bytes())
-            .and_then(|builder| builder.local_private_key(machine.bytes()))
-            .and_then(|builder| builder.remote_public_key(&coordinator.0))
-            .and_then(Builder::build_initiator)
-            .map_err(|_| HandshakeError::BadKey)?;
         let mut message = [0; INITIATION];
-        let (header, noise) = message.split_at_mut(5);
+        let (header, noise) = message.split_at_mut(HEADER);
         header[..2].copy_from_slice(&version.to_be_bytes());
         header[2] = TYPE_INITIATION;
-        header[3..].copy_from_slice(&96u16.to_be_bytes());
-        state.write_message(&[], noise).map_err(|_| HandshakeError::BadKey)?;
-        Ok((Self(Box::new(state)), message))
+        header[3..].copy_from_slice(&(ik::INITIATION_LEN as u16).to_be_bytes());
+        let started = ik::Initiator::start(
+            prologue(version).as_bytes(),
+            &PrivateKey::from_bytes(machine.bytes()),
+            &PublicKey::from(coordinator.0),
+            PrivateKey::from_bytes(&ephemeral),
+        );
+        let (initiator, written) = started.ok_or(HandshakeError::BadKey)?;
+        stack::wipe();
+        noise.copy_from_slice(&written);
+        Ok((Self(initiator), message))
     }
 
     /// Reads the reply without its header.
     ///
     /// # Errors
     /// The reply is not authentic.
-    pub fn finish(mut self, reply: &[u8; REPLY]) -> Result<(Sealer, Opener), HandshakeError> {
-        let mut none = [0; REPLY];
-        match self.0.read_message(reply, &mut none) {
-            Ok(0) => {}
-            _ => return Err(HandshakeError::NotAuthentic),
-        }
-        let keys =
-            self.0.into_stateless_transport_mode().map_err(|_| HandshakeError::NotAuthentic)?;
-        let keys = Arc::new(keys);
-        Ok((Sealer::new(Arc::clone(&keys)), Opener::new(keys)))
+    pub fn finish(self, reply: &[u8; REPLY]) -> Result<(Sealer, Opener), HandshakeError> {
+        let keys = self.0.finish(reply).ok_or(HandshakeError::NotAuthentic)?;
+        let ends = record_ends(&keys);
+        stack::wipe();
+        Ok(ends)
     }
+}
+
+fn record_ends(keys: &TransportKeys) -> (Sealer, Opener) {
+    (Sealer::new(&keys.send), Opener::new(&keys.recv))
 }
 
 /// Returns the prologue, which both ends mix into the handshake.
 pub fn prologue(version: u16) -> String {
     format!("Tailscale Control Protocol v{version}")
-}
-
-/// The default primitives with the given random bytes.
-struct Given(Zeroizing<[u8; 32]>);
-
-impl CryptoResolver for Given {
-    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Once(Some(self.0.clone()))))
-    }
-
-    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
-    }
-
-    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
-        DefaultResolver.resolve_hash(choice)
-    }
-
-    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
-    }
-}
-
-/// Returns its bytes once, because each end has one ephemeral key.
-struct Once(Option<Zeroizing<[u8; 32]>>);
-
-impl Random for Once {
-    fn try_fill_bytes(&mut self, to: &mut [u8]) -> Result<(), snow::Error> {
-        match self.0.take() {
-            Some(bytes) if to.len() == bytes.len() => {
-                to.copy_from_slice(&*bytes);
-                Ok(())
-            }
-            _ => Err(snow::Error::Rng),
-        }
-    }
 }
 
 #[cfg(test)]

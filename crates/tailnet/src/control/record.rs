@@ -3,9 +3,12 @@
 //! A record has the type 4, the length of the rest in 16 bits, and a sealed text. The nonces are
 //! big-endian, unlike those of Noise.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use snow::StatelessTransportState;
+use crypto::{
+    aead::{Key, Open, Seal, Variant},
+    noise::Secret,
+};
 
 /// The longest record, with its header, in bytes.
 pub const RECORD: usize = 4096;
@@ -44,14 +47,14 @@ impl std::error::Error for RecordError {}
 
 /// Seals text into records.
 pub struct Sealer {
-    keys: Arc<StatelessTransportState>,
+    key: Key,
     next: u64,
 }
 
 impl Sealer {
     /// Starts with the first record.
-    pub fn new(keys: Arc<StatelessTransportState>) -> Self {
-        Self { keys, next: 0 }
+    pub fn new(key: &Secret) -> Self {
+        Self { key: Key::new(key), next: 0 }
     }
 
     /// Appends a record with the beginning of `plain` to `out`. Returns the number of bytes that it
@@ -67,17 +70,17 @@ impl Sealer {
         out.extend_from_slice(&length.to_be_bytes());
         let begin = out.len();
         out.resize(begin + sealed, 0);
-        let nonce = nonce(&mut self.next)?;
-        self.keys
-            .write_message(nonce, &plain[..taken], &mut out[begin..])
-            .map_err(|_| RecordError::Closed)?;
+        let counter = counter(&mut self.next)?;
+        let data = &mut out[begin..];
+        data[..taken].copy_from_slice(&plain[..taken]);
+        Variant::Library.seal(&mut [Seal { key: &self.key, counter, data }]);
         Ok(taken)
     }
 }
 
 /// Opens records that arrive in any pieces.
 pub struct Opener {
-    keys: Arc<StatelessTransportState>,
+    key: Key,
     next: u64,
     /// The beginning of an incomplete record.
     partial: Vec<u8>,
@@ -86,8 +89,8 @@ pub struct Opener {
 
 impl Opener {
     /// Starts with the first record.
-    pub fn new(keys: Arc<StatelessTransportState>) -> Self {
-        Self { keys, next: 0, partial: Vec::new(), failed: false }
+    pub fn new(key: &Secret) -> Self {
+        Self { key: Key::new(key), next: 0, partial: Vec::new(), failed: false }
     }
 
     /// Processes bytes, and appends the text of all completed records to `plain`. It stores less
@@ -120,7 +123,7 @@ impl Opener {
                 match whole(bytes)? {
                     Some(length) => {
                         let (record, rest) = bytes.split_at(length);
-                        open(&self.keys, &mut self.next, record, plain)?;
+                        open(&self.key, &mut self.next, record, plain)?;
                         *bytes = rest;
                         continue;
                     }
@@ -135,7 +138,7 @@ impl Opener {
             self.partial.extend_from_slice(&bytes[..taken]);
             *bytes = &bytes[taken..];
             if whole(&self.partial)?.is_some() {
-                open(&self.keys, &mut self.next, &self.partial, plain)?;
+                open(&self.key, &mut self.next, &self.partial, plain)?;
                 self.partial.clear();
             } else if bytes.is_empty() {
                 return Ok(());
@@ -163,30 +166,23 @@ fn whole(bytes: &[u8]) -> Result<Option<usize>, RecordError> {
     Ok((length > HEADER && bytes.len() >= length).then_some(length))
 }
 
-fn open(
-    keys: &StatelessTransportState,
-    next: &mut u64,
-    record: &[u8],
-    plain: &mut Vec<u8>,
-) -> Result<(), RecordError> {
+fn open(key: &Key, next: &mut u64, record: &[u8], plain: &mut Vec<u8>) -> Result<(), RecordError> {
     let begin = plain.len();
-    let nonce = nonce(next)?;
-    let sealed = &record[HEADER..];
-    plain.resize(begin + sealed.len() - TAG, 0);
-    match keys.read_message(nonce, sealed, &mut plain[begin..]) {
-        Ok(_) => Ok(()),
-        Err(_) => {
-            plain.truncate(begin);
-            Err(RecordError::NotAuthentic)
-        }
-    }
+    let counter = counter(next)?;
+    plain.extend_from_slice(&record[HEADER..]);
+    let data = &mut plain[begin..];
+    let mut open = [Open { key, counter, data, authentic: false }];
+    Variant::Library.open(&mut open);
+    let [Open { authentic, .. }] = open;
+    plain.truncate(if authentic { plain.len() - TAG } else { begin });
+    if authentic { Ok(()) } else { Err(RecordError::NotAuthentic) }
 }
 
-/// Returns the next nonce for snow, which writes it little-endian.
-fn nonce(next: &mut u64) -> Result<u64, RecordError> {
-    let nonce = *next;
-    *next = nonce.checked_add(1).ok_or(RecordError::Closed)?;
-    Ok(nonce.swap_bytes())
+/// Returns the next counter for the AEAD, which writes it little-endian into the nonce.
+fn counter(next: &mut u64) -> Result<u64, RecordError> {
+    let counter = *next;
+    *next = counter.checked_add(1).ok_or(RecordError::Closed)?;
+    Ok(counter.swap_bytes())
 }
 
 #[cfg(test)]

@@ -3,19 +3,18 @@
 use std::fmt;
 
 use bytes::{Buf as _, Bytes};
-use crypto_box::{
-    PublicKey, SalsaBox, SecretKey,
-    aead::{Aead as _, generic_array::GenericArray},
-};
+use crypto::x25519;
 use rand_core::CryptoRng;
 use zeroize::Zeroizing;
 
-use super::frame::{GREETING, MAX_PACKET, kind};
+use super::{
+    frame::{GREETING, MAX_PACKET, kind},
+    open_box, seal_box,
+};
 use crate::keys::NodePublic;
 
 /// The longest login, in bytes.
 const MAX_LOGIN: usize = 4 << 10;
-const NONCE: usize = 24;
 /// The relay's answer to a login (`derp.go`, `ServerInfo`): the version, without limits.
 const SERVER_INFO: &[u8] = br#"{"version":2}"#;
 
@@ -47,7 +46,7 @@ impl RelayKey {
 
     /// The public half.
     pub fn public(&self) -> [u8; 32] {
-        *self.secret().public_key().as_bytes()
+        x25519::public_key(self.bytes())
     }
 
     /// Returns the contents of the first frame, [`kind::SERVER_KEY`].
@@ -60,28 +59,18 @@ impl RelayKey {
         if contents.len() > MAX_LOGIN {
             return None;
         }
-        let (client, rest) = contents.split_first_chunk::<32>()?;
-        let (nonce, sealed) = rest.split_first_chunk::<NONCE>()?;
-        let opening = SalsaBox::new(&PublicKey::from(*client), &self.secret());
-        let text = opening.decrypt(GenericArray::from_slice(nonce), sealed).ok()?;
-        Some(Login { client: NodePublic(*client), text: text.into() })
+        let (client, sealed) = contents.split_first_chunk::<32>()?;
+        let text = open_box(self.bytes(), client, sealed)?;
+        Some(Login { client: NodePublic(*client), text })
     }
 
     /// Returns the contents of the answer to a login, [`kind::SERVER_INFO`].
     pub fn server_info(&self, client: &NodePublic, rng: &mut impl CryptoRng) -> Vec<u8> {
-        let sealing = SalsaBox::new(&PublicKey::from(client.0), &self.secret());
-        let mut nonce = [0; NONCE];
-        rng.fill_bytes(&mut nonce);
-        let sealed = sealing.encrypt(GenericArray::from_slice(&nonce), SERVER_INFO);
-        [&nonce[..], &sealed.expect("a buffer in memory grows")].concat()
+        seal_box(self.bytes(), &client.0, SERVER_INFO, rng)
     }
 
     pub(super) fn bytes(&self) -> &[u8; 32] {
         &self.0
-    }
-
-    fn secret(&self) -> SecretKey {
-        SecretKey::from(**self.0)
     }
 }
 
@@ -165,8 +154,7 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let login = seal_login(&[7; 32], &relay().public(), &mut rng);
         let opened = relay().open_login(&login).unwrap();
-        let client = SecretKey::from([7; 32]);
-        assert_eq!(opened.client.0, *client.public_key().as_bytes());
+        assert_eq!(opened.client.0, x25519::public_key(&[7; 32]));
         assert!(opened.text.starts_with(b"{\"version\":2"));
         for at in 0..login.len() {
             let mut changed = login.clone();
@@ -175,9 +163,8 @@ mod tests {
             assert_eq!(relay().open_login(&login[..at]), None);
         }
         let info = relay().server_info(&opened.client, &mut rng);
-        let opening = SalsaBox::new(&PublicKey::from(relay().public()), &client);
-        let text = opening.decrypt(GenericArray::from_slice(&info[..24]), &info[24..]);
-        assert_eq!(text.unwrap(), SERVER_INFO);
+        let text = open_box(&[7; 32], &relay().public(), &info);
+        assert_eq!(**text.unwrap(), *SERVER_INFO);
     }
 
     #[test]

@@ -2,19 +2,13 @@
 
 use std::collections::HashMap;
 
-use crypto_box::{
-    PublicKey, SalsaBox, SecretKey,
-    aead::{AeadInPlace as _, generic_array::GenericArray},
-};
+pub use crypto::nacl::NONCE_LEN;
+use crypto::nacl::{BoxKey, TAG_LEN as TAG};
 
 use super::{DiscoError, MAGIC, Message};
 use crate::keys::{DiscoKey, DiscoPublic};
 
-/// The length of a nonce.
-pub const NONCE_LEN: usize = 24;
-
 const KEY: usize = 32;
-const TAG: usize = 16;
 const HEADER: usize = MAGIC.len() + KEY + NONCE_LEN;
 
 /// The number of cached shared keys. To compute one takes 50 us of CPU.
@@ -62,8 +56,7 @@ impl Disco {
         message.write(&mut datagram);
         let shared = self.shared.with(&self.key, to);
         let text = &mut datagram[HEADER + TAG..];
-        let tag = shared.encrypt_in_place_detached(GenericArray::from_slice(&nonce), b"", text);
-        let tag = tag.expect("a message is shorter than 256 GiB");
+        let tag = shared.seal(&nonce, text);
         datagram[HEADER..][..TAG].copy_from_slice(&tag);
         datagram
     }
@@ -74,14 +67,13 @@ impl Disco {
     /// It is not a disco message, or not for this key.
     pub fn open(&mut self, datagram: &[u8]) -> Result<(DiscoPublic, Message), DiscoError> {
         let from = sender(datagram).ok_or(DiscoError::NotDisco)?;
-        let (nonce, sealed) = datagram[MAGIC.len() + KEY..].split_at(NONCE_LEN);
-        let (tag, sealed) = sealed.split_first_chunk::<TAG>().ok_or(DiscoError::Forged)?;
+        let sealed = &datagram[MAGIC.len() + KEY..];
+        let (nonce, sealed) = sealed.split_first_chunk().ok_or(DiscoError::NotDisco)?;
+        let (tag, sealed) = sealed.split_first_chunk().ok_or(DiscoError::Forged)?;
         let mut text = sealed.to_vec();
-        let nonce = GenericArray::from_slice(nonce);
-        let shared = self.shared.with(&self.key, from);
-        shared
-            .decrypt_in_place_detached(nonce, b"", &mut text, GenericArray::from_slice(tag))
-            .map_err(|_| DiscoError::Forged)?;
+        if !self.shared.with(&self.key, from).open(nonce, &mut text, tag) {
+            return Err(DiscoError::Forged);
+        }
         Ok((from, Message::read(&text)?))
     }
 }
@@ -90,12 +82,12 @@ impl Disco {
 #[derive(Default)]
 struct SharedKeys {
     /// Boxed, so that the map does not leave copies of keys in memory when it grows.
-    keys: HashMap<DiscoPublic, (Box<SalsaBox>, u64)>,
+    keys: HashMap<DiscoPublic, (Box<BoxKey>, u64)>,
     uses: u64,
 }
 
 impl SharedKeys {
-    fn with(&mut self, own: &DiscoKey, other: DiscoPublic) -> &SalsaBox {
+    fn with(&mut self, own: &DiscoKey, other: DiscoPublic) -> &BoxKey {
         self.uses += 1;
         if self.keys.len() >= KEPT && !self.keys.contains_key(&other) {
             // Removes half of them at once: a search for the oldest with each new key would cost as
@@ -104,10 +96,10 @@ impl SharedKeys {
             let (_, &mut median, _) = uses.select_nth_unstable(KEPT / 2);
             self.keys.retain(|_, (_, used)| *used > median);
         }
-        let (shared, used) = self.keys.entry(other).or_insert_with(|| {
-            let own = SecretKey::from(*own.bytes());
-            (Box::new(SalsaBox::new(&PublicKey::from(other.0), &own)), 0)
-        });
+        let (shared, used) = self
+            .keys
+            .entry(other)
+            .or_insert_with(|| (Box::new(BoxKey::new(own.bytes(), &other.0)), 0));
         *used = self.uses;
         shared
     }
@@ -121,6 +113,10 @@ impl std::fmt::Debug for SharedKeys {
 
 #[cfg(test)]
 mod tests {
+    use crypto_box::{
+        PublicKey, SalsaBox, SecretKey,
+        aead::{Aead as _, generic_array::GenericArray},
+    };
     use zeroize::Zeroizing;
 
     use super::*;
@@ -144,7 +140,6 @@ mod tests {
 
     #[test]
     fn datagram_is_magic_key_nonce_and_nacl_box() {
-        use crypto_box::aead::Aead as _;
         let (mut a, b) = (disco(1), disco(2));
         let datagram = a.seal(b.public(), &ping(0), [7; 24]);
         let reference = SalsaBox::new(&PublicKey::from(a.public().0), &SecretKey::from([2; 32]));

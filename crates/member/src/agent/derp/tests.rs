@@ -48,8 +48,7 @@ impl Node {
     }
 
     fn key(&self) -> NodePublic {
-        let key = crypto_box::SecretKey::from(self.private).public_key();
-        NodePublic(*key.as_bytes())
+        NodePublic(crypto::x25519::public_key(&self.private))
     }
 
     async fn command(&self, command: Command) {

@@ -1,13 +1,11 @@
 //! The coordinator's end of the handshake.
 
-use std::sync::Arc;
-
-use snow::{Builder, params::NoiseParams};
+use crypto::{PrivateKey, noise::ik, stack};
 use zeroize::Zeroizing;
 
 use super::{
-    Given, HandshakeError, INITIATION, PATTERN, REPLY, REPLY_HEADER, TYPE_INITIATION, TYPE_REFUSAL,
-    TYPE_REPLY, prologue,
+    HandshakeError, INITIATION, REPLY, REPLY_HEADER, TYPE_INITIATION, TYPE_REFUSAL, TYPE_REPLY,
+    prologue, record_ends,
 };
 use crate::{
     control::record::{Opener, Sealer},
@@ -42,26 +40,20 @@ impl Response {
         ephemeral: Zeroizing<[u8; 32]>,
     ) -> Result<Self, HandshakeError> {
         let (version, noise) = read(message)?;
-        let pattern: NoiseParams = PATTERN.parse().expect("a pattern that snow knows");
-        let prologue = prologue(version);
-        let mut state = Builder::with_resolver(pattern, Box::new(Given(ephemeral)))
-            .prologue(prologue.as_bytes())
-            .and_then(|builder| builder.local_private_key(key.bytes()))
-            .and_then(Builder::build_responder)
-            .map_err(|_| HandshakeError::BadKey)?;
-        let mut payload = vec![0; noise.len()];
-        state.read_message(noise, &mut payload).map_err(|_| HandshakeError::NotAuthentic)?;
-        let machine = state.get_remote_static().and_then(|machine| machine.try_into().ok());
-        let machine = MachinePublic(machine.ok_or(HandshakeError::NotAuthentic)?);
+        let accepted = ik::accept(
+            prologue(version).as_bytes(),
+            &PrivateKey::from_bytes(key.bytes()),
+            noise,
+            &PrivateKey::from_bytes(&ephemeral),
+        );
+        let accepted = accepted.ok_or(HandshakeError::NotAuthentic)?;
+        let (sealer, opener) = record_ends(&accepted.keys);
+        stack::wipe();
         let mut reply = [0; REPLY_HEADER + REPLY];
         reply[0] = TYPE_REPLY;
         reply[1..REPLY_HEADER].copy_from_slice(&(REPLY as u16).to_be_bytes());
-        state
-            .write_message(&[], &mut reply[REPLY_HEADER..])
-            .map_err(|_| HandshakeError::NotAuthentic)?;
-        let keys = state.into_stateless_transport_mode();
-        let keys = Arc::new(keys.map_err(|_| HandshakeError::NotAuthentic)?);
-        let (sealer, opener) = (Sealer::new(Arc::clone(&keys)), Opener::new(keys));
+        reply[REPLY_HEADER..].copy_from_slice(&accepted.response);
+        let machine = MachinePublic(*accepted.remote.as_bytes());
         Ok(Self { reply, machine, version, sealer, opener })
     }
 }

@@ -1,3 +1,4 @@
+use chacha20poly1305::{ChaCha20Poly1305, KeyInit as _, aead::Aead as _};
 use proptest::prelude::*;
 use zeroize::Zeroizing;
 
@@ -31,6 +32,18 @@ fn seal_all(sealer: &mut Sealer, mut text: &[u8]) -> Vec<u8> {
         text = &text[taken..];
     }
     sealed
+}
+
+#[test]
+fn nonce_of_the_second_record_is_one_in_big_endian() {
+    let mut sealer = Sealer::new(&[7; 32].into());
+    let mut sealed = Vec::new();
+    sealer.seal(b"first", &mut sealed).unwrap();
+    let second = sealed.len() + HEADER;
+    sealer.seal(b"second", &mut sealed).unwrap();
+    let cipher = ChaCha20Poly1305::new(&[7; 32].into());
+    let nonce = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    assert_eq!(cipher.decrypt(&nonce.into(), &sealed[second..]).unwrap(), b"second");
 }
 
 #[test]
