@@ -207,7 +207,7 @@ fn iperf3_measures_through_both_proxies() {
 /// A page with a style, a script, a picture and requests of the script. The script writes the
 /// results to the page's last paragraph.
 const PAGE: &str = r#"<!doctype html><title>page</title><link rel=stylesheet href=style.css>
-<p id=told>nothing<img id=picture src=picture.png><iframe id=frame src=frame.html></iframe>
+<p id=report>nothing<img id=picture src=picture.png><iframe id=frame src=frame.html></iframe>
 <script src=script.js></script>"#;
 
 /// One pixel.
@@ -255,7 +255,7 @@ fn a_browser_loads_a_page_with_its_resources_through_both_proxies() {
             let line = format!("{chromium} --proxy-server={proxy} http://{host}/page.html");
             let output =
                 world.left.attempt(format!("HOME=/run/rig {line} 2>/run/rig/chromium.log"));
-            let report = "told|rgb(1, 2, 3)|1|framed|140";
+            let report = "report|rgb(1, 2, 3)|1|framed|140";
             assert!(output.stdout.contains(report), "{proxy} {host}: {output:?}");
         }
     }

@@ -106,7 +106,7 @@ fn tailscale_sets_stops_starts_and_logs_out_a_linerate_node() {
         assert!(ended.ok, "{line}: {ended:?}");
     };
     works("set --hostname=renamed --shields-up");
-    eventually("the third has_peer the new name", PATIENCE, || has_peer(third, "renamed"));
+    eventually("the third has the new name", PATIENCE, || has_peer(third, "renamed"));
     works("set --shields-up=false");
     works("down");
     assert_eq!(status(ours)["BackendState"], "Stopped");
