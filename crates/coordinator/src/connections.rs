@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::{object::NodeId, presence::StreamId, time::Time};
+use crate::{object::NodeId, time::Time};
+
+/// The number of a stream of maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamId(pub(crate) u64);
 
 /// The nodes with streams.
 #[derive(Debug, Default)]

@@ -12,9 +12,9 @@ use crate::{
     blocks::Block,
     cache::Cache,
     log::Parts,
-    node_updates::texts,
-    object::{Node, NodeId},
-    state::{Entry, State},
+    node_json::texts,
+    nodes::Entry,
+    object::NodeId,
     time::{Time, text_or_zero},
 };
 
@@ -192,8 +192,8 @@ impl Fields {
     }
 
     /// Adds the state of tailnet lock, unless it was never on.
-    pub fn put_tka(&mut self, state: &State) {
-        if let Some(info) = state.tka_info() {
+    pub fn put_tka(&mut self, info: Option<String>) {
+        if let Some(info) = info {
             self.put("TKAInfo", info);
         }
     }
@@ -225,9 +225,9 @@ impl Fields {
         self.push_text("]");
     }
 
-    /// Adds the owners of these nodes.
-    pub fn add_owners<'a>(&mut self, state: &State, nodes: impl Iterator<Item = &'a Node>) {
-        self.owners.extend(nodes.map(|node| state.profile(node)));
+    /// Adds owners, by number.
+    pub fn add_owners(&mut self, owners: impl Iterator<Item = (i64, String)>) {
+        self.owners.extend(owners);
     }
 
     pub fn push_parts(&mut self, parts: &[Part]) {

@@ -14,9 +14,9 @@ use tailnet::keys::NodePublic;
 
 use crate::{
     addresses::{Addresses, Allocation, Prefixes},
-    admin::is_tag,
     names,
     object::{ApiKey, Kind, Node, NodeId, Object, PreAuthKey, Stored, User, UserId},
+    tags::is_tag,
 };
 
 /// The largest integer that JSON represents exactly for all clients.

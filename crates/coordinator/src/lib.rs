@@ -17,9 +17,9 @@
 
 mod access;
 mod addresses;
-mod admin;
 mod api_keys;
 mod audit;
+mod audit_hash;
 mod blocks;
 mod cache;
 mod connections;
@@ -27,65 +27,55 @@ mod frame;
 mod hostinfo;
 mod identity;
 mod import;
-mod load;
+mod journal;
 mod log;
 mod merged_changes;
 mod names;
 mod node_index;
 mod node_json;
-mod node_updates;
 mod nodes;
 pub mod object;
 mod pending;
-mod policies;
-mod presence;
-mod reachability;
 mod refusal;
-mod register;
 mod request;
-mod router_probes;
-mod routes;
+mod routers;
 pub mod secret;
 mod session;
 mod settings;
-mod sign_in;
-mod slow_hash;
 mod ssh_checks;
 mod state;
+mod stored_object;
+mod tags;
 mod time;
 mod timers;
 mod tka;
-mod undo;
 
 pub use self::{
     addresses::{Allocation, Prefixes},
-    admin::NewKey,
     audit::{
-        AuditHash, ChainError, RECENT_ENTRIES as RECENT_AUDIT_ENTRIES, check_chain,
+        ChainError, RECENT_ENTRIES as RECENT_AUDIT_ENTRIES, check_chain,
         parse_line as parse_audit_line, to_line as audit_line,
     },
+    audit_hash::AuditHash,
     blocks::Block,
     cache::Cache,
+    connections::StreamId,
     frame::{Frame, FrameKey, Part},
     hostinfo::Hostinfo,
     identity::is_same_issuer,
     import::{Adjustment, Import, ImportOutcome, SkipReason},
-    load::LoadError,
     names::is_label,
-    policies::PolicyReview,
-    presence::StreamId,
-    reachability::ReachabilityStep,
+    nodes::NodeView,
     refusal::Refusal,
-    register::{Admission, PendingRegistration, RegisterCommand, RegisterResponse},
     request::{MapRequest, RegisterRequest},
-    router_probes::{ProbedRouter, Prober},
     session::{PollResult, Session},
     settings::{Dns, Settings},
-    sign_in::Profile,
-    slow_hash::UnverifiedKey,
     ssh_checks::{SshLogin, SshOutcome},
-    state::{NodeView, State},
+    state::{
+        Admission, NewKey, PendingRegistration, PolicyReview, ProbedRouter, Prober, Profile,
+        ReachabilityStep, Redo, RegisterCommand, RegisterResponse, State, TkaStatus, UnverifiedKey,
+    },
+    stored_object::LoadError,
     time::{Time, ZERO_TIME},
-    tka::{TkaRefusal, TkaRequest, TkaStatus},
-    undo::Redo,
+    tka::{TkaRefusal, TkaRequest},
 };

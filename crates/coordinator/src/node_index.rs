@@ -4,26 +4,53 @@ use std::collections::BTreeMap;
 
 use policy::NodeSet;
 
-use crate::{
-    node_updates::is_reachable,
-    object::{Node, NodeId, UserId},
-};
+use crate::object::{Node, NodeId, UserId};
 
 /// Small numbers of nodes, which are reused.
 #[derive(Debug, Default)]
 pub(crate) struct NodeIndexes {
     /// The node at each index.
-    pub nodes: Vec<Option<NodeId>>,
+    nodes: Vec<Option<NodeId>>,
     /// Nodes with a disco key.
-    pub reachable: NodeSet,
+    reachable: NodeSet,
     /// Nodes with approved routes.
-    pub routers: NodeSet,
+    routers: NodeSet,
     /// Nodes by owner; `None` for tagged nodes.
-    pub of_users: BTreeMap<Option<UserId>, NodeSet>,
+    of_users: BTreeMap<Option<UserId>, NodeSet>,
     free: Vec<u32>,
 }
 
 impl NodeIndexes {
+    /// The node at an index.
+    pub fn node_at(&self, index: usize) -> Option<NodeId> {
+        *self.nodes.get(index)?
+    }
+
+    /// The number of indexes, with the unused ones.
+    pub fn count(&self) -> u32 {
+        as_index(self.nodes.len())
+    }
+
+    /// Nodes with a disco key.
+    pub fn reachable(&self) -> &NodeSet {
+        &self.reachable
+    }
+
+    /// Nodes with approved routes.
+    pub fn routers(&self) -> &NodeSet {
+        &self.routers
+    }
+
+    /// The nodes of an owner; `None` for tagged nodes.
+    pub fn of_owner(&self, owner: Option<UserId>) -> Option<&NodeSet> {
+        self.of_users.get(&owner)
+    }
+
+    /// The nodes of each owner.
+    pub fn by_owner(&self) -> impl Iterator<Item = &NodeSet> {
+        self.of_users.values()
+    }
+
     /// Allocates an index for a new node.
     pub fn allocate(&mut self, node: &Node) -> u32 {
         let index = match self.free.pop() {
@@ -49,7 +76,7 @@ impl NodeIndexes {
     pub fn update_sets(&mut self, index: u32, before: Option<&Node>, now: Option<&Node>) {
         let at = index as usize;
         let put = |set: &mut NodeSet, is_in| if is_in { set.insert(at) } else { set.remove(at) };
-        put(&mut self.reachable, now.is_some_and(is_reachable));
+        put(&mut self.reachable, now.is_some_and(Node::is_reachable));
         put(&mut self.routers, now.is_some_and(|node| !node.approved.is_empty()));
         let [had, has] = [before, now].map(|node| node.map(|node| node.user));
         if had == has {

@@ -1,15 +1,15 @@
 //! JSON of nodes and users for clients (tailscale `tailcfg.Node`, `UserProfile`).
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    node_updates::texts,
+    nodes::Entry,
     object::{Node, NodeId, User},
-    routes::is_exit,
-    state::{Entry, State},
+    routers::is_exit,
+    settings::Settings,
     time::{Time, ZERO_TIME, text_or_zero},
 };
 
@@ -26,163 +26,132 @@ const CAPABILITIES: [&str; 4] = [
 ];
 
 /// The attribute of exit nodes that clients suggest (`tailcfg.NodeAttrSuggestExitNode`).
-const SUGGEST_EXIT: &str = "suggest-exit-node";
+pub(crate) const SUGGEST_EXIT: &str = "suggest-exit-node";
 
-impl State {
-    /// JSON of a node for its peers.
-    pub(crate) fn peer_json(&self, entry: &Entry) -> Arc<str> {
-        Arc::clone(entry.peer_json.get_or_init(|| self.render_peer(entry, &[]).into()))
+/// JSON of a node for a peer to which some of its networks are hidden. `domain` is that of node names.
+pub(crate) fn peer(entry: &Entry, hidden: &[IpNet], is_suggested: bool, domain: &str) -> String {
+    let node = &entry.node;
+    let mut fields = common_fields(node, domain);
+    let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+    let mut allowed = addresses(node);
+    let exits = node.routes().filter(is_exit);
+    let mut primaries = entry.node.primaries.clone();
+    primaries.retain(|net| !hidden.contains(net));
+    let exits = exits.filter(|net| !hidden.contains(net));
+    allowed.extend(exits.chain(primaries.iter().copied()).map(|net| net.to_string()));
+    put("AllowedIPs", json!(allowed));
+    if !primaries.is_empty() {
+        put("PrimaryRoutes", json!(primaries));
     }
-
-    /// JSON of a node for a peer to which some of its networks are hidden.
-    pub(crate) fn peer_json_without(&self, entry: &Entry, hidden: &[IpNet]) -> Arc<str> {
-        self.render_peer(entry, hidden).into()
+    put("Endpoints", json!(texts(&node.endpoints)));
+    put("HomeDERP", json!(node.home_relay));
+    put("Cap", json!(node.version));
+    put("Online", json!(entry.online));
+    if let Some(seen) = node.last_seen.filter(|_| !entry.online) {
+        put("LastSeen", json!(seen.text()));
     }
-
-    /// The networks of a router that are hidden to a node.
-    pub(crate) fn hidden_routes(&self, viewer: &Entry, router: &Entry) -> Vec<IpNet> {
-        if router.node.approved.is_empty() {
-            return Vec::new();
-        }
-        let exits = router.node.routes().filter(is_exit);
-        let routed: Vec<IpNet> = exits.chain(router.node.primaries.iter().copied()).collect();
-        self.access.hidden_routes(viewer.index, router.index, &routed)
+    let of = &node.hostinfo;
+    let mut hostinfo = json!({ "OS": of.os, "Hostname": of.hostname, "Services": of.services });
+    if !of.ssh_keys.is_empty() {
+        hostinfo["sshHostKeys"] = json!(of.ssh_keys);
     }
-
-    fn render_peer(&self, entry: &Entry, hidden: &[IpNet]) -> String {
-        let node = &entry.node;
-        let mut fields = self.common_fields(node);
-        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
-        let mut allowed = addresses(node);
-        let exits = node.routes().filter(is_exit);
-        let mut primaries = entry.node.primaries.clone();
-        primaries.retain(|net| !hidden.contains(net));
-        let exits = exits.filter(|net| !hidden.contains(net));
-        allowed.extend(exits.chain(primaries.iter().copied()).map(|net| net.to_string()));
-        put("AllowedIPs", json!(allowed));
-        if !primaries.is_empty() {
-            put("PrimaryRoutes", json!(primaries));
-        }
-        put("Endpoints", json!(texts(&node.endpoints)));
-        put("HomeDERP", json!(node.home_relay));
-        put("Cap", json!(node.version));
-        put("Online", json!(entry.online));
-        if let Some(seen) = node.last_seen.filter(|_| !entry.online) {
-            put("LastSeen", json!(seen.text()));
-        }
-        let of = &node.hostinfo;
-        let mut hostinfo = json!({ "OS": of.os, "Hostname": of.hostname, "Services": of.services });
-        if !of.ssh_keys.is_empty() {
-            hostinfo["sshHostKeys"] = json!(of.ssh_keys);
-        }
-        put("Hostinfo", hostinfo);
-        if self.is_suggested(entry) {
-            put("CapMap", json!({ SUGGEST_EXIT: null }));
-        }
-        Value::Object(fields).to_string()
+    put("Hostinfo", hostinfo);
+    if is_suggested {
+        put("CapMap", json!({ SUGGEST_EXIT: null }));
     }
+    Value::Object(fields).to_string()
+}
 
-    /// Whether clients may suggest a node as an exit: an exit node with the attribute.
-    fn is_suggested(&self, entry: &Entry) -> bool {
-        let attributes = || self.access.attributes(entry.index);
-        entry.node.routes().any(|net| is_exit(&net))
-            && attributes().iter().any(|own| own == SUGGEST_EXIT)
+/// JSON of a node for itself.
+pub(crate) fn own(node: &Node, attributes: &[String], domain: &str, now: Time) -> String {
+    let mut fields = common_fields(node, domain);
+    let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+    let mut allowed = addresses(node);
+    allowed.extend(node.routes().map(|net| net.to_string()));
+    put("AllowedIPs", json!(allowed));
+    put("Machine", json!(node.machine));
+    put("MachineAuthorized", json!(true));
+    put("Hostinfo", json!(node.hostinfo));
+    if node.has_expired(now) {
+        put("Expired", json!(true));
     }
+    let capabilities = CAPABILITIES.map(str::to_owned).into_iter();
+    let capabilities = capabilities.chain(attributes.iter().cloned());
+    put("CapMap", capabilities.map(|name| (name, Value::Null)).collect::<Map<_, _>>().into());
+    Value::Object(fields).to_string()
+}
 
-    /// JSON of a node for itself.
-    pub(crate) fn self_json(&self, entry: &Entry, now: Time) -> String {
-        let node = &entry.node;
-        let mut fields = self.common_fields(node);
-        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
-        let mut allowed = addresses(node);
-        allowed.extend(node.routes().map(|net| net.to_string()));
-        put("AllowedIPs", json!(allowed));
-        put("Machine", json!(node.machine));
-        put("MachineAuthorized", json!(true));
-        put("Hostinfo", json!(node.hostinfo));
-        if node.has_expired(now) {
-            put("Expired", json!(true));
-        }
-        let attributes = self.access.attributes(entry.index);
-        let capabilities = CAPABILITIES.map(str::to_owned).into_iter();
-        let capabilities = capabilities.chain(attributes.iter().cloned());
-        put("CapMap", capabilities.map(|name| (name, Value::Null)).collect::<Map<_, _>>().into());
-        Value::Object(fields).to_string()
+fn common_fields(node: &Node, domain: &str) -> Map<String, Value> {
+    let mut fields = Map::new();
+    let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+    put("ID", json!(node.id));
+    put("StableID", json!(node.id.to_string()));
+    put("Name", json!(format!("{}.{}.", node.name, domain)));
+    put("User", json!(user_number(node)));
+    put("Key", json!(node.key));
+    put("KeyExpiry", json!(text_or_zero(node.expires)));
+    put("DiscoKey", json!(node.disco));
+    put("Addresses", json!(addresses(node)));
+    put("Created", json!(node.created.text()));
+    if node.is_tagged() {
+        put("Tags", json!(node.tags));
     }
-
-    fn common_fields(&self, node: &Node) -> Map<String, Value> {
-        let mut fields = Map::new();
-        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
-        put("ID", json!(node.id));
-        put("StableID", json!(node.id.to_string()));
-        put("Name", json!(format!("{}.{}.", node.name, self.settings.base_domain)));
-        put("User", json!(user_number(node)));
-        put("Key", json!(node.key));
-        put("KeyExpiry", json!(text_or_zero(node.expires)));
-        put("DiscoKey", json!(node.disco));
-        put("Addresses", json!(addresses(node)));
-        put("Created", json!(node.created.text()));
-        if node.is_tagged() {
-            put("Tags", json!(node.tags));
-        }
-        if !node.signature.is_empty() {
-            put("KeySignature", json!(node.signature));
-        }
-        fields
+    if !node.signature.is_empty() {
+        put("KeySignature", json!(node.signature));
     }
+    fields
+}
 
-    /// The user ID and the profile of a node's owner.
-    pub(crate) fn profile(&self, node: &Node) -> (i64, String) {
-        let user = node.user.and_then(|id| self.users.get(&id));
-        let number = user_number(node);
-        let (login, display, picture) = match user {
-            Some(user) => (user.name.as_str(), display_name(user), user.picture_url.as_str()),
-            None => ("tagged-devices", "Tagged Devices", ""),
+/// The user ID and the profile of a node's owner.
+pub(crate) fn profile(node: &Node, user: Option<&User>) -> (i64, String) {
+    let number = user_number(node);
+    let (login, display, picture) = match user {
+        Some(user) => (user.name.as_str(), display_name(user), user.picture_url.as_str()),
+        None => ("tagged-devices", "Tagged Devices", ""),
+    };
+    let profile = json!({
+        "ID": number, "LoginName": login, "DisplayName": display, "ProfilePicURL": picture,
+    });
+    (number, profile.to_string())
+}
+
+/// JSON of the DNS configuration.
+pub(crate) fn dns(settings: &Settings) -> String {
+    let dns = &settings.dns;
+    let resolvers = |texts: &[String]| -> Vec<Value> {
+        texts.iter().map(|addr| json!({ "Addr": addr })).collect()
+    };
+    let servers = resolvers(&dns.nameservers);
+    let name = if dns.overrides { "Resolvers" } else { "FallbackResolvers" };
+    let split = dns.split.iter();
+    let mut split: Map<String, Value> =
+        split.map(|(domain, servers)| (domain.clone(), json!(resolvers(servers)))).collect();
+    for (name, _) in &dns.extra {
+        // Clients before 1.102 query the host's resolvers for names that no route covers.
+        let is_below = |domain: &String| {
+            name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
-        let profile = json!({
-            "ID": number, "LoginName": login, "DisplayName": display, "ProfilePicURL": picture,
-        });
-        (number, profile.to_string())
+        if !(is_below(&settings.base_domain) || split.keys().any(is_below)) {
+            split.insert(name.clone(), json!([]));
+        }
     }
-
-    /// JSON of the DNS configuration.
-    pub(crate) fn dns(&self) -> String {
-        let dns = &self.settings.dns;
-        let resolvers = |texts: &[String]| -> Vec<Value> {
-            texts.iter().map(|addr| json!({ "Addr": addr })).collect()
-        };
-        let servers = resolvers(&dns.nameservers);
-        let name = if dns.overrides { "Resolvers" } else { "FallbackResolvers" };
-        let split = dns.split.iter();
-        let mut split: Map<String, Value> =
-            split.map(|(domain, servers)| (domain.clone(), json!(resolvers(servers)))).collect();
-        for (name, _) in &dns.extra {
-            // Clients before 1.102 query the host's resolvers for names that no route covers.
-            let is_below = |domain: &String| {
-                name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-            };
-            if !(is_below(&self.settings.base_domain) || split.keys().any(is_below)) {
-                split.insert(name.clone(), json!([]));
-            }
-        }
-        let mut config = Map::new();
-        config.insert("Proxied".into(), json!(dns.magic));
-        if dns.magic {
-            let own = std::iter::once(&self.settings.base_domain);
-            config.insert("Domains".into(), own.chain(&dns.search).cloned().collect());
-        }
-        if !servers.is_empty() {
-            config.insert(name.into(), json!(servers));
-        }
-        if !split.is_empty() {
-            config.insert("Routes".into(), Value::Object(split));
-        }
-        if !dns.extra.is_empty() {
-            let record = |(name, value): &(String, _)| json!({ "Name": name, "Value": value });
-            config.insert("ExtraRecords".into(), dns.extra.iter().map(record).collect());
-        }
-        Value::Object(config).to_string()
+    let mut config = Map::new();
+    config.insert("Proxied".into(), json!(dns.magic));
+    if dns.magic {
+        let own = std::iter::once(&settings.base_domain);
+        config.insert("Domains".into(), own.chain(&dns.search).cloned().collect());
     }
+    if !servers.is_empty() {
+        config.insert(name.into(), json!(servers));
+    }
+    if !split.is_empty() {
+        config.insert("Routes".into(), Value::Object(split));
+    }
+    if !dns.extra.is_empty() {
+        let record = |(name, value): &(String, _)| json!({ "Name": name, "Value": value });
+        config.insert("ExtraRecords".into(), dns.extra.iter().map(record).collect());
+    }
+    Value::Object(config).to_string()
 }
 
 /// JSON of a removed node: its key has expired, so the client asks its user to log in.
@@ -202,6 +171,11 @@ fn user_number(node: &Node) -> i64 {
 
 fn addresses(node: &Node) -> Vec<String> {
     vec![format!("{}/32", node.v4), format!("{}/128", node.v6)]
+}
+
+/// Endpoints in Go's format.
+pub(crate) fn texts(endpoints: &[SocketAddr]) -> Vec<String> {
+    endpoints.iter().map(SocketAddr::to_string).collect()
 }
 
 fn display_name(user: &User) -> &str {

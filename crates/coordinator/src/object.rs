@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tailnet::keys::{DiscoPublic, MachinePublic, NodePublic};
 
 pub use crate::identity::Identity;
-use crate::{audit::AuditHash, hostinfo::Hostinfo, secret::Hash, time::Time};
+use crate::{audit_hash::AuditHash, hostinfo::Hostinfo, secret::Hash, time::Time};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -348,6 +348,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether the node can be reached. A node that never reported a disco key cannot.
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.disco != DiscoPublic::default()
+    }
+
     /// Whether the node key has expired.
     pub fn has_expired(&self, now: Time) -> bool {
         self.expires.is_some_and(|at| at <= now)

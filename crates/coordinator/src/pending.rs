@@ -6,6 +6,7 @@ use std::{
     hash::Hash,
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
 
 use tailnet::keys::MachinePublic;
@@ -15,6 +16,9 @@ use crate::{request::RegisterRequest, time::Time};
 /// The maximum number of pending registrations, and of those of one machine.
 const MAX_PENDING: usize = 1000;
 const MAX_PER_MACHINE: usize = 4;
+
+/// The time after which a pending registration is removed. Clients then register again.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// A pending registration.
 #[derive(Debug)]

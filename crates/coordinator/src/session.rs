@@ -12,6 +12,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter,
     sync::Arc,
 };
 
@@ -25,10 +26,10 @@ use crate::{
     log::{Log, Parts},
     merged_changes::MergedChanges,
     node_json,
-    node_updates::is_reachable,
+    nodes::Entry,
     object::NodeId,
     request::MapRequest,
-    state::{Entry, State},
+    state::State,
     time::Time,
 };
 
@@ -120,7 +121,7 @@ impl Session {
     /// The two possible handles of the node's streams, equal at all servers with the same epoch. A stream that does
     /// not resume takes the handle that its client did not name.
     fn handles(&self, state: &State) -> [String; 2] {
-        let epoch = state.log.epoch();
+        let epoch = state.log().epoch();
         ["", "-b"].map(|end| format!("{}-{epoch:x}-{}{end}", self.network, self.id))
     }
 
@@ -128,7 +129,7 @@ impl Session {
     fn choose_handle(&mut self, state: &State, is_resumed: bool) {
         let previous = self.previous.as_ref().map(|(name, _)| name);
         let is_good = |name: &String| (previous == Some(name)) == is_resumed;
-        self.epoch = state.log.epoch();
+        self.epoch = state.log().epoch();
         if !self.network.is_empty() {
             self.handle = self.handles(state).into_iter().find(is_good).unwrap_or_default();
         }
@@ -153,7 +154,7 @@ impl Session {
 
     /// Returns the next frame, with changes up to `end` of the log. Streams that poll the same ranges share frames.
     pub fn poll_until(&mut self, state: &State, end: u64, now: Time) -> PollResult {
-        let entry = state.nodes.get(&self.id).filter(|entry| entry.node.key == self.key);
+        let entry = state.entry(self.id).filter(|entry| entry.node.key == self.key);
         let Some(entry) = entry else {
             let was_deleted = state.node(self.id).is_none();
             let removed = || {
@@ -201,8 +202,8 @@ impl Session {
 
     /// The first frame of a resumed stream, with all changed nodes as whole nodes. `None` if the stream cannot resume.
     fn resume(&mut self, state: &State, entry: &Entry, from: i64, now: Time) -> Option<Frame> {
-        let is_own = state.log.is_own(from);
-        let (from, end) = (state.log.find(from, now)?, state.end());
+        let is_own = state.log().is_own(from);
+        let (from, end) = (state.log().find(from, now)?, state.end());
         let merged = state.merged_changes(from, end).filter(|_| from <= end)?;
         if self.has_other_access(&merged) {
             return None;
@@ -217,7 +218,7 @@ impl Session {
             self.add_offline(state, &mut updates);
         }
         let mut fields = self.begin_frame(state);
-        self.attributes = state.access.attributes(entry.index);
+        self.attributes = state.access().attributes(entry.index);
         fields.put("Node", state.self_json(entry, now));
         match is_own {
             // The client may have the relays of the server's start.
@@ -226,13 +227,13 @@ impl Session {
         }
         self.put_rules(state, entry, &mut fields);
         self.put_peers(state, (&updates, end), &mut fields);
-        Some(fields.finish_at(state.log.position(end)?, now))
+        Some(fields.finish_at(state.log().position(end)?, now))
     }
 
     /// Sets the known peers of a first frame.
     fn init_peers(&mut self, state: &State, entry: &Entry) {
         self.known_peers = state.visible_nodes(entry);
-        for router in indexes(&self.known_peers.intersection(&state.indexes.routers)) {
+        for router in indexes(&self.known_peers.intersection(&state.nodes_by_index().routers())) {
             if let Some(router) = state.entry_at(router) {
                 self.update_hidden(state, entry, router);
             }
@@ -251,17 +252,17 @@ impl Session {
 
     /// Adds the fields from this server's configuration, which may differ between servers.
     fn put_settings(&mut self, state: &State, fields: &mut Fields) {
-        self.relays = state.relays;
-        fields.put("DERPMap", state.settings.relays.clone());
+        self.relays = state.relay_changes();
+        fields.put("DERPMap", state.settings().relays.clone());
         fields.put("DNSConfig", state.dns());
-        fields.put("Domain", json!(state.settings.base_domain).to_string());
+        fields.put("Domain", json!(state.settings().base_domain).to_string());
     }
 
     /// The first fields of a first frame.
     fn begin_frame(&self, state: &State) -> Fields {
         let mut fields = Fields::default();
         self.put_handle(&mut fields);
-        fields.put_tka(state);
+        fields.put_tka(state.tka_info());
         fields
     }
 
@@ -275,7 +276,7 @@ impl Session {
     fn full_frame(&mut self, state: &State, entry: &Entry, now: Time) -> Frame {
         self.init_peers(state, entry);
         let mut fields = self.begin_frame(state);
-        self.attributes = state.access.attributes(entry.index);
+        self.attributes = state.access().attributes(entry.index);
         fields.put("Node", state.self_json(entry, now));
         self.put_settings(state, &mut fields);
         self.put_all_peers(state, &mut fields);
@@ -284,17 +285,17 @@ impl Session {
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
         self.put_rules(state, entry, &mut fields);
         // Without a position, the client cannot resume this stream.
-        fields.finish_at(state.log.position(state.end()).unwrap_or(0), now)
+        fields.finish_at(state.log().position(state.end()).unwrap_or(0), now)
     }
 
     /// The first frame of a client with an expired key. Without a handle, the stream is never resumed.
     fn expired_frame(state: &State, entry: &Entry, now: Time) -> Frame {
         let mut fields = Fields::default();
-        fields.put_tka(state);
+        fields.put_tka(state.tka_info());
         fields.put("Node", state.self_json(entry, now));
-        fields.put("DERPMap", state.settings.relays.clone());
-        fields.put("Domain", json!(state.settings.base_domain).to_string());
-        fields.add_owners(state, [&entry.node].into_iter());
+        fields.put("DERPMap", state.settings().relays.clone());
+        fields.put("Domain", json!(state.settings().base_domain).to_string());
+        fields.add_owners(iter::once(state.profile(&entry.node)));
         fields.put("PacketFilters", r#"{"base":[]}"#.into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
         fields.finish()
@@ -310,24 +311,24 @@ impl Session {
     ) -> PollResult {
         let updates = self.peer_updates(state, entry, merged);
         let mut fields = Fields::default();
-        let attributes = state.access.attributes(entry.index);
+        let attributes = state.access().attributes(entry.index);
         let own = merged.parts(self.id);
         if own.has(Parts::WHOLE.and(Parts::KEY)) || attributes != self.attributes {
             self.attributes = attributes;
             fields.put("Node", state.self_json(entry, now));
-            fields.add_owners(state, [&entry.node].into_iter());
+            fields.add_owners(iter::once(state.profile(&entry.node)));
         }
         if merged.has_tka {
-            fields.put_tka(state);
+            fields.put_tka(state.tka_info());
         }
         self.put_relays(state, &mut fields);
         self.put_rules(state, entry, &mut fields);
         if fields.is_empty() && updates.is_empty() {
             return PollResult::Nothing;
         }
-        let Some(position) = state.log.position(end) else { return PollResult::End(None) };
+        let Some(position) = state.log().position(end) else { return PollResult::End(None) };
         // A server with the previous epoch could resume the stream by its previous handle.
-        if self.epoch != state.log.epoch() {
+        if self.epoch != state.log().epoch() {
             self.choose_handle(state, false);
             self.put_handle(&mut fields);
         }
@@ -338,7 +339,7 @@ impl Session {
         }
         if is_for_all {
             let key = FrameKey { end, updates, has_new_owner };
-            return PollResult::Frame(state.frames.frame(key, |key| {
+            return PollResult::Frame(state.frames().frame(key, |key| {
                 self.put_peers(state, (&key.updates, end), &mut fields);
                 fields.finish_at(position, now)
             }));
@@ -352,12 +353,12 @@ impl Session {
     /// (`types/netmap/nodemut.go`, `mapResponseContainsNonPatchFields`).
     fn has_new_owner(&self, state: &State, own: &Entry, updates: &[(NodeId, PeerUpdate)]) -> bool {
         let whole = updates.iter().filter(|(_, updates)| *updates == PeerUpdate::Full);
-        let whole: Vec<&Entry> = whole.filter_map(|(id, _)| state.nodes.get(id)).collect();
+        let whole: Vec<&Entry> = whole.filter_map(|(id, _)| state.entry(*id)).collect();
         let now: NodeSet = whole.iter().map(|entry| entry.index as usize).collect();
         let was_known = |index| self.known_peers.contains(index) && !now.contains(index);
         let is_new = |of: &NodeSet| !of.contains(own.index as usize) && !of.iter().any(was_known);
         let owners: BTreeSet<_> = whole.iter().map(|entry| entry.node.user).collect();
-        owners.iter().filter_map(|owner| state.indexes.of_users.get(owner)).any(is_new)
+        owners.iter().filter_map(|owner| state.nodes_by_index().of_owner(*owner)).any(is_new)
     }
 
     /// Whether other nodes may be visible than before.
@@ -382,7 +383,7 @@ impl Session {
         if let Some(seen) = &seen {
             // These nodes did not change themselves. Only their visibility or that of their networks may have.
             let mut others = self.known_peers.symmetric_difference(seen);
-            others.union_with(&seen.intersection(&state.indexes.routers));
+            others.union_with(&seen.intersection(&state.nodes_by_index().routers()));
             for index in indexes(&others) {
                 let Some(id) = state.entry_at(index).map(|other| other.node.id) else { continue };
                 updates.extend(
@@ -428,7 +429,7 @@ impl Session {
     /// Whether some networks of one of these nodes are hidden.
     fn hides_routes_of(&self, state: &State, updates: &[(NodeId, PeerUpdate)]) -> bool {
         let is_hidden = |id: &NodeId| {
-            state.nodes.get(id).is_some_and(|entry| self.hidden.contains_key(&entry.index))
+            state.entry(*id).is_some_and(|entry| self.hidden.contains_key(&entry.index))
         };
         let mut whole = updates.iter().filter(|(_, updates)| *updates == PeerUpdate::Full);
         !self.hidden.is_empty() && whole.any(|(id, _)| is_hidden(id))
@@ -444,15 +445,15 @@ impl Session {
 
     /// Adds the relays if they changed.
     fn put_relays(&mut self, state: &State, fields: &mut Fields) {
-        if self.relays != state.relays {
-            self.relays = state.relays;
-            fields.put("DERPMap", state.settings.relays.clone());
+        if self.relays != state.relay_changes() {
+            self.relays = state.relay_changes();
+            fields.put("DERPMap", state.settings().relays.clone());
         }
     }
 
     /// Adds the filter and the SSH rules if they changed.
     fn put_rules(&mut self, state: &State, entry: &Entry, fields: &mut Fields) {
-        let filter = state.access.filter(entry.index);
+        let filter = state.access().filter(entry.index);
         if !Arc::ptr_eq(&filter, &self.filter) && filter != self.filter {
             fields.begin_field("PacketFilters");
             fields.push_text(r#"{"base":"#);
@@ -460,7 +461,7 @@ impl Session {
             fields.push_text("}");
             self.filter = filter;
         }
-        let ssh = state.access.ssh(entry.index);
+        let ssh = state.access().ssh(entry.index);
         if ssh != self.ssh {
             fields.begin_field("SSHPolicy");
             fields.push_parts(&[Part::Shared(Arc::clone(&ssh))]);
@@ -472,10 +473,7 @@ impl Session {
     fn put_all_peers(&self, state: &State, fields: &mut Fields) {
         let whole =
             self.known_peers.difference(&self.hidden.keys().map(|index| *index as usize).collect());
-        let (blocks, mut rest) = state.blocks.cover(&whole, |index| {
-            let entry = state.entry_at(index).filter(|entry| is_reachable(&entry.node))?;
-            Some(state.peer_json(entry))
-        });
+        let (blocks, mut rest) = state.cover(&whole);
         rest.union_with(&self.known_peers.difference(&whole));
         let alone = indexes(&rest).filter_map(|index| state.entry_at(index));
         fields.list_with("Peers", alone.map(|peer| Part::Shared(self.peer(state, peer))), blocks);
@@ -485,11 +483,11 @@ impl Session {
     fn put_profiles(&self, state: &State, own: &Entry, fields: &mut Fields) {
         let is_visible_owner =
             |of: &NodeSet| of.contains(own.index as usize) || of.intersects(&self.known_peers);
-        let users = state.indexes.of_users.values().filter(|of| is_visible_owner(of));
+        let users = state.nodes_by_index().by_owner().filter(|of| is_visible_owner(of));
         let one =
             |of: &NodeSet| indexes(&of.intersection(&self.known_peers)).next().unwrap_or(own.index);
         let nodes = users.filter_map(|of| state.entry_at(one(of))).map(|entry| &entry.node);
-        fields.add_owners(state, nodes);
+        fields.add_owners(nodes.map(|node| state.profile(node)));
     }
 
     /// Adds whole peers. Many nodes that joined together are sent in blocks, because each of them receives all but
@@ -504,7 +502,7 @@ impl Session {
                 continue;
             }
             let nodes = some.iter().map(|entry| state.peer_json(entry));
-            blocks.push(state.frames.neighbour_block(end, some[0].node.id, nodes));
+            blocks.push(state.frames().neighbour_block(end, some[0].node.id, nodes));
         }
         let alone = alone.into_iter().map(|entry| Part::Shared(self.peer(state, entry)));
         fields.list_with("PeersChanged", alone, blocks);
@@ -516,7 +514,7 @@ impl Session {
         (updates, end): (&[(NodeId, PeerUpdate)], u64),
         fields: &mut Fields,
     ) {
-        let entry = |id: &NodeId| state.nodes.get(id);
+        let entry = |id: &NodeId| state.entry(*id);
         let removed = updates.iter().filter(|(_, updates)| *updates == PeerUpdate::Removed);
         fields.list("PeersRemoved", removed.map(|(id, _)| Part::Text(id.to_string())));
         let whole = updates.iter().filter(|(_, updates)| *updates == PeerUpdate::Full);
@@ -524,7 +522,7 @@ impl Session {
         self.put_full_peers(state, &whole, end, fields);
         let owners: BTreeMap<_, _> =
             whole.iter().map(|entry| (entry.node.user, &entry.node)).collect();
-        fields.add_owners(state, owners.into_values());
+        fields.add_owners(owners.into_values().map(|node| state.profile(node)));
         let (mut online, mut patches) = (Map::new(), Vec::new());
         for (id, updates) in updates {
             match (updates, entry(id)) {
@@ -557,8 +555,8 @@ impl Visibility<'_> {
             Some(seen) => seen.contains(other.index as usize),
             None => {
                 self.viewer.index != other.index
-                    && is_reachable(&other.node)
-                    && self.state.access.is_visible(self.viewer.index, other.index)
+                    && other.node.is_reachable()
+                    && self.state.access().is_visible(self.viewer.index, other.index)
             }
         }
     }

@@ -15,8 +15,6 @@ use std::{collections::BTreeMap, hash::Hash, time::Duration};
 use crate::{
     object::{NodeId, UserId},
     pending::most_frequent,
-    refusal::Refusal,
-    state::State,
     time::Time,
 };
 
@@ -30,7 +28,7 @@ const MAX_PER_NODE: usize = 64;
 /// The maximum number of confirmed logins in memory.
 const MAX_CONFIRMED: usize = 1 << 16;
 /// The maximum length of an account's name, in bytes.
-const MAX_ACCOUNT: usize = 256;
+pub(crate) const MAX_ACCOUNT: usize = 256;
 
 /// A checked login.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +65,7 @@ pub(crate) struct SshChecks {
 #[derive(Debug)]
 pub(crate) struct SshDecision {
     number: String,
-    login: SshLogin,
+    pub login: SshLogin,
     is_allowed: bool,
     at: Time,
     /// The time of the previous confirmation, if any.
@@ -85,13 +83,13 @@ struct PendingLogin {
 
 /// The owner of nodes: a user, or a single tagged node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Owner {
+pub(crate) enum Owner {
     User(UserId),
     Node(NodeId),
 }
 
 impl Owner {
-    fn of(id: NodeId, user: Option<UserId>) -> Self {
+    pub fn of(id: NodeId, user: Option<UserId>) -> Self {
         user.map_or(Self::Node(id), Self::User)
     }
 }
@@ -102,83 +100,53 @@ impl SshLogin {
     }
 }
 
-impl State {
-    /// Handles a login from one node at another. `number` is random, for a new pending login. `followed` is the number
-    /// of the pending login that is polled.
-    pub fn ssh_login(
+impl SshChecks {
+    /// The outcome of a login: by its last confirmation, or by the pending login that is polled. `None` if the login
+    /// must be added as a pending one.
+    pub fn outcome(
         &mut self,
-        [from, at]: [NodeId; 2],
-        account: &str,
+        login: &SshLogin,
+        period: Option<Duration>,
         followed: Option<&str>,
-        number: &str,
         now: Time,
-    ) -> SshOutcome {
-        let (Some(source), Some(target)) = (self.nodes.get(&from), self.nodes.get(&at)) else {
-            return SshOutcome::Refused("node not found");
-        };
-        if source.node.has_expired(now) {
-            return SshOutcome::Refused("the key of the node has expired");
+    ) -> Option<SshOutcome> {
+        if self.is_confirmed(login, period, now) {
+            return Some(SshOutcome::Accepted);
         }
-        if account.len() > MAX_ACCOUNT {
-            return SshOutcome::Refused("account not found");
+        let number = followed?;
+        let waiting = self.waiting.get(number).filter(|own| own.login == *login)?;
+        let decision = waiting.decision;
+        if decision.is_none() && now.since(waiting.since) < MAX_WAIT {
+            return Some(SshOutcome::Pending(number.to_owned()));
         }
-        let check = self.access.ssh_check(source.index, target.index, account);
-        let Some(check) = check else {
-            return SshOutcome::Refused("the policy does not allow this login to be confirmed");
-        };
-        let user = source.node.user;
-        let target_owner = Owner::of(at, target.node.user);
-        let login = SshLogin { from, user, at, account: account.to_owned() };
-        let checks = &mut self.ssh_checks;
-        if checks.is_confirmed(&login, check.period, now) {
-            return SshOutcome::Accepted;
-        }
-        if let Some(number) = followed
-            && let Some(waiting) = checks.waiting.get(number).filter(|own| own.login == login)
-        {
-            let decision = waiting.decision;
-            if decision.is_none() && now.since(waiting.since) < MAX_WAIT {
-                return SshOutcome::Pending(number.to_owned());
-            }
-            checks.waiting.remove(number);
-            return match decision {
-                Some(true) => SshOutcome::Accepted,
-                Some(false) => SshOutcome::Refused("the login was rejected"),
-                None => SshOutcome::Refused("the login was not confirmed in time"),
-            };
-        }
-        checks.wait(number, PendingLogin { login, target_owner, since: now, decision: None }, now);
-        SshOutcome::Pending(number.to_owned())
+        self.waiting.remove(number);
+        Some(match decision {
+            Some(true) => SshOutcome::Accepted,
+            Some(false) => SshOutcome::Refused("the login was rejected"),
+            None => SshOutcome::Refused("the login was not confirmed in time"),
+        })
+    }
+
+    /// Adds a pending login at a node of this owner.
+    pub fn add(&mut self, number: &str, login: SshLogin, target_owner: Owner, now: Time) {
+        self.wait(number, PendingLogin { login, target_owner, since: now, decision: None }, now);
     }
 
     /// The pending login with this number.
-    pub fn pending_ssh_login(&self, number: &str, now: Time) -> Option<&SshLogin> {
-        let waiting = self.ssh_checks.waiting.get(number)?;
+    pub fn pending(&self, number: &str, now: Time) -> Option<&SshLogin> {
+        let waiting = self.waiting.get(number)?;
         let is_open = waiting.decision.is_none() && now.since(waiting.since) < MAX_WAIT;
         is_open.then_some(&waiting.login)
     }
 
-    /// Accepts or refuses a pending login.
-    ///
-    /// # Errors
-    /// The login does not exist, or is not pending.
-    pub fn decide_ssh(
-        &mut self,
-        number: &str,
-        is_allowed: bool,
-        now: Time,
-    ) -> Result<SshLogin, Refusal> {
-        let login = self.pending_ssh_login(number, now).ok_or(Refusal::NoLogin)?.clone();
-        let before = self.ssh_checks.confirmed.get(&login).copied();
-        let number = number.to_owned();
-        let decision = SshDecision { number, login: login.clone(), is_allowed, at: now, before };
-        self.ssh_checks.decide(&decision);
-        self.undo.ssh_decision(decision);
-        Ok(login)
+    /// Returns a decision on a pending login. `None` if the login is not pending.
+    pub fn decision(&self, number: &str, is_allowed: bool, now: Time) -> Option<SshDecision> {
+        let login = self.pending(number, now)?.clone();
+        let before = self.confirmed.get(&login).copied();
+        Some(SshDecision { number: number.to_owned(), login, is_allowed, at: now, before })
     }
-}
 
-impl SshChecks {
+    /// Applies a decision.
     pub fn decide(&mut self, decision: &SshDecision) {
         if let Some(waiting) = self.waiting.get_mut(&decision.number) {
             waiting.decision = Some(decision.is_allowed);
@@ -188,6 +156,7 @@ impl SshChecks {
         }
     }
 
+    /// Undoes a decision.
     pub fn undo(&mut self, SshDecision { number, login, before, .. }: &SshDecision) {
         if let Some(waiting) = self.waiting.get_mut(number) {
             waiting.decision = None;

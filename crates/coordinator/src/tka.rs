@@ -9,38 +9,30 @@
 //! Maps have the head, and the signature of each node key.
 
 mod request;
-mod status;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use base64ct::{Base64, Encoding as _};
-use serde_json::{Value, json};
-use tailnet::{
-    keys::{MachinePublic, NodePublic},
-    tka::{self, Authority, KeyId, UpdateHash, read_public},
-};
+use serde_json::json;
+use tailnet::tka::{self, Authority};
 
-use self::request::{Base64Bytes, Finish, Send, Sign, Verified};
-pub use self::{request::TkaRequest, status::TkaStatus};
+pub use self::request::TkaRequest;
+pub(crate) use self::request::{Base64Bytes, Finish, Send, Sign, Verified};
 use crate::{
-    log::{Change, Parts},
-    object::{self, Kind, NodeId, TkaId, TkaUpdate, TkaUpdateId},
-    refusal,
-    request::RegisterRequest,
-    state::{Entry, State},
+    object::{self, NodeId, TkaId, TkaUpdate, TkaUpdateId},
     time::Time,
 };
 
 /// The number of the only object with the state of tailnet lock.
-const TKA_ID: TkaId = TkaId(1);
+pub(crate) const TKA_ID: TkaId = TkaId(1);
 /// The time within which an allowed node may turn tailnet lock on.
-const INIT_WINDOW: Duration = Duration::from_secs(60 * 60);
+pub(crate) const INIT_WINDOW: Duration = Duration::from_secs(60 * 60);
 
 /// The state and the updates of tailnet lock.
 #[derive(Debug, Default)]
 pub(crate) struct Tka {
-    pub stored: object::TkaState,
-    pub updates: BTreeMap<TkaUpdateId, TkaUpdate>,
+    stored: object::TkaState,
+    updates: BTreeMap<TkaUpdateId, TkaUpdate>,
     /// The authority by the updates, unless `is_stale`.
     authority: Option<Arc<Authority>>,
     /// Updates of other servers that follow those of the authority.
@@ -171,30 +163,45 @@ impl Tka {
         Ok(())
     }
 
-    /// The authority, if tailnet lock is on.
-    pub fn authority(&self) -> Option<&Arc<Authority>> {
-        self.authority.as_ref().filter(|_| self.stored.is_on)
+    /// The stored state.
+    pub fn stored(&self) -> &object::TkaState {
+        &self.stored
     }
 
-    /// Whether an administrator allowed a node to turn tailnet lock on.
-    fn is_init_allowed(&self, node: NodeId, now: Time) -> bool {
-        self.stored.allowed.is_some_and(|(allowed, until)| allowed == node && now < until)
+    /// Sets the stored state.
+    pub fn set_stored(&mut self, stored: object::TkaState) {
+        self.stored = stored;
     }
 
-    fn require_on(&self) -> Result<&Arc<Authority>, TkaRefusal> {
-        self.authority().ok_or(TkaRefusal::IsOff)
+    /// An update.
+    pub fn update(&self, id: TkaUpdateId) -> Option<&TkaUpdate> {
+        self.updates.get(&id)
     }
-}
 
-fn decoded(update: &TkaUpdate) -> Result<Vec<u8>, (i64, tka::VerifyError)> {
-    let malformed = tka::VerifyError::Malformed(tka::DecodeError::NotCbor);
-    Base64::decode_vec(&update.text).map_err(|_| (update.id.0, malformed))
-}
+    /// The numbers of all updates.
+    pub fn update_ids(&self) -> impl Iterator<Item = TkaUpdateId> {
+        self.updates.keys().copied()
+    }
 
-impl State {
+    /// Adds an update that the present authority includes.
+    pub fn add_update(&mut self, update: TkaUpdate) {
+        self.updates.insert(update.id, update);
+    }
+
+    /// Sets the authority. Its new updates must be added.
+    pub fn set_authority(&mut self, authority: Arc<Authority>) {
+        self.authority = Some(authority);
+    }
+
+    /// Removes the authority and all updates.
+    pub fn clear(&mut self) {
+        self.authority = None;
+        self.updates.clear();
+    }
+
     /// The state for maps, as JSON of `tailcfg.TKAInfo`. `None` if it was never on.
-    pub(crate) fn tka_info(&self) -> Option<String> {
-        let info = match (self.tka.authority(), &self.tka.stored.secret) {
+    pub fn info(&self) -> Option<String> {
+        let info = match (self.authority(), &self.stored.secret) {
             (Some(authority), _) => json!({ "Head": authority.head().to_string() }),
             (None, Some(_)) => json!({ "Disabled": true }),
             (None, None) => return None,
@@ -202,313 +209,25 @@ impl State {
         Some(info.to_string())
     }
 
-    /// Whether a node of this machine is turning tailnet lock on. Its requests may be long.
-    pub fn is_initializing_tka(&self, machine: &MachinePublic, now: Time) -> bool {
-        let begun = self.tka.stored.begun.as_ref().map(|(id, _)| *id);
-        begun.is_some_and(|id| {
-            self.tka.is_init_allowed(id, now) && self.belongs_to_machine(id, machine)
-        })
+    /// The authority, if tailnet lock is on.
+    pub fn authority(&self) -> Option<&Arc<Authority>> {
+        self.authority.as_ref().filter(|_| self.stored.is_on)
     }
 
-    /// The authority if tailnet lock is on, for [`TkaRequest::verify`].
-    pub fn tka_authority(&self) -> Option<Arc<Authority>> {
-        self.tka.authority().cloned()
+    /// Whether an administrator allowed a node to turn tailnet lock on.
+    pub fn is_init_allowed(&self, node: NodeId, now: Time) -> bool {
+        self.stored.allowed.is_some_and(|(allowed, until)| allowed == node && now < until)
     }
 
-    /// Whether tailnet lock is on.
-    pub fn is_tka_on(&self) -> bool {
-        self.tka.authority().is_some()
+    /// The authority, or the refusal if tailnet lock is off.
+    pub fn require_on(&self) -> Result<&Arc<Authority>, TkaRefusal> {
+        self.authority().ok_or(TkaRefusal::IsOff)
     }
+}
 
-    /// Allows a node to turn tailnet lock on within an hour, instead of any other node.
-    ///
-    /// # Errors
-    /// The node does not exist.
-    pub fn allow_tka_init(&mut self, id: NodeId, now: Time) -> Result<(), refusal::Refusal> {
-        if !self.nodes.contains_key(&id) {
-            return Err(refusal::Refusal::NoNode(id));
-        }
-        self.change_tka(|stored| {
-            stored.allowed = Some((id, now.after(INIT_WINDOW)));
-            stored.begun = stored.begun.take().filter(|(by, _)| *by == id);
-        });
-        Ok(())
-    }
-
-    /// Handles a node's request, and returns the answer as JSON. A change is recorded in the audit log.
-    ///
-    /// # Errors
-    /// The request is refused. [`TkaRefusal::Stale`] if there are new updates since [`TkaRequest::verify`].
-    pub fn handle_tka_request(
-        &mut self,
-        id: NodeId,
-        request: &TkaRequest,
-        now: Time,
-    ) -> Result<String, TkaRefusal> {
-        let answer = match request {
-            TkaRequest::Begin(checkpoint) => self.begin_init(id, checkpoint, now)?,
-            TkaRequest::Finish(finish) => self.finish_init(id, finish, now)?,
-            TkaRequest::Send(send) => self.sync_send(id, send, now)?,
-            TkaRequest::Disable { secret, hash } => self.disable_tka(id, secret, *hash, now)?,
-            TkaRequest::Sign(sign) => self.store_signature(id, sign, now)?,
-            query => return self.answer_tka_query(query),
-        };
-        Ok(answer.to_string())
-    }
-
-    /// Answers a query ([`TkaRequest::is_query`]) as JSON.
-    ///
-    /// # Errors
-    /// The query is refused.
-    pub fn answer_tka_query(&self, request: &TkaRequest) -> Result<String, TkaRefusal> {
-        let answer = match request {
-            TkaRequest::Bootstrap => self.bootstrap()?,
-            TkaRequest::Offer { head, ancestors } => self.sync_offer(head, ancestors)?,
-            TkaRequest::Affected(key) => self.affected_signatures(key)?,
-            _ => return Err(TkaRefusal::NotAllowed),
-        };
-        Ok(answer.to_string())
-    }
-
-    fn begin_init(
-        &mut self,
-        id: NodeId,
-        checkpoint: &Base64Bytes,
-        now: Time,
-    ) -> Result<Value, TkaRefusal> {
-        if self.tka.stored.is_on {
-            return Err(TkaRefusal::IsOn);
-        }
-        if !self.tka.is_init_allowed(id, now) {
-            return Err(TkaRefusal::NotAllowed);
-        }
-        Authority::bootstrap(&checkpoint.0)?;
-        let text = Base64::encode_string(&checkpoint.0);
-        self.change_tka(|stored| stored.begun = Some((id, text)));
-        let nodes = self.nodes.values().map(|entry| {
-            let node = &entry.node;
-            let wrapping = read_public(&node.tka_key).ok();
-            let wrapping = wrapping.map(|key| Base64::encode_string(&key));
-            json!({ "NodeID": node.id, "NodePublic": node.key, "RotationPubkey": wrapping })
-        });
-        Ok(json!({ "NeedSignatures": nodes.collect::<Vec<_>>() }))
-    }
-
-    /// Turns tailnet lock on. All nodes must be signed, so that none is locked out.
-    fn finish_init(&mut self, id: NodeId, finish: &Finish, now: Time) -> Result<Value, TkaRefusal> {
-        if finish.has_secret {
-            return Err(TkaRefusal::SupportSecret);
-        }
-        let begun =
-            self.tka.stored.begun.clone().filter(|(by, _)| *by == id && !self.tka.stored.is_on);
-        let (_, text) = begun.ok_or(TkaRefusal::NotBegun)?;
-        if !self.tka.is_init_allowed(id, now) {
-            return Err(TkaRefusal::NotAllowed);
-        }
-        let malformed = TkaRefusal::Refused(tka::VerifyError::Malformed(tka::DecodeError::NotCbor));
-        let checkpoint = Base64::decode_vec(&text).map_err(|_| malformed)?;
-        let authority = Authority::bootstrap(&checkpoint)?;
-        for entry in self.nodes.values() {
-            let (node, none) = (&entry.node, Base64Bytes::default());
-            let signature = finish.signatures.get(&node.id.0).unwrap_or(&none);
-            let checked = authority.check(&node.key, &signature.0);
-            checked.map_err(|_| TkaRefusal::UnsignedNode(node.name.clone()))?;
-        }
-        let head = authority.head();
-        self.tka.authority = Some(Arc::new(authority));
-        self.store_updates(vec![checkpoint]);
-        self.change_tka(|stored| {
-            *stored = object::TkaState { is_on: true, ..object::TkaState::default() }
-        });
-        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
-            let signature = finish.signatures.get(&id.0).map(|text| Base64::encode_string(&text.0));
-            self.set_signature(id, signature.unwrap_or_default(), now);
-        }
-        self.note(Change::Tka);
-        self.record_tka_audit(id, format!("turn tailnet lock on, head {head}"), now);
-        Ok(json!({}))
-    }
-
-    fn bootstrap(&self) -> Result<Value, TkaRefusal> {
-        match (self.tka.authority(), &self.tka.stored.secret) {
-            (Some(authority), _) => {
-                Ok(json!({ "GenesisAUM": Base64::encode_string(&authority.oldest_update()) }))
-            }
-            (None, Some(secret)) => Ok(json!({ "DisablementSecret": secret })),
-            (None, None) => Err(TkaRefusal::IsOff),
-        }
-    }
-
-    fn sync_offer(&self, head: &UpdateHash, ancestors: &[UpdateHash]) -> Result<Value, TkaRefusal> {
-        let authority = self.tka.require_on()?;
-        // A node with updates that were lost here sends them, if they follow the known ones.
-        let missing = authority.missing_updates(head, ancestors).ok_or(TkaRefusal::OtherChain)?;
-        let missing = missing.iter().map(|text| Base64::encode_string(text));
-        let own = authority.ancestors();
-        Ok(json!({
-            "Head": authority.head().to_string(),
-            "Ancestors": own.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "MissingAUMs": missing.collect::<Vec<_>>(),
-        }))
-    }
-
-    fn sync_send(&mut self, id: NodeId, send: &Send, now: Time) -> Result<Value, TkaRefusal> {
-        let known = self.tka.require_on()?;
-        let verified = match &send.verified {
-            Some(verified) if Arc::ptr_eq(&verified.before, known) => Arc::clone(verified),
-            Some(_) => return Err(TkaRefusal::Stale),
-            None => Arc::new(send.verify(known)?),
-        };
-        let Verified { authority, taken, .. } = &*verified;
-        let head = authority.head();
-        if !taken.is_empty() {
-            let count = taken.len();
-            self.tka.authority = Some(Arc::clone(authority));
-            self.store_updates(taken.clone());
-            self.note(Change::Tka);
-            self.record_tka_audit(id, format!("{count} updates of tailnet lock, head {head}"), now);
-        }
-        Ok(json!({ "Head": head.to_string() }))
-    }
-
-    fn disable_tka(
-        &mut self,
-        id: NodeId,
-        secret: &Base64Bytes,
-        hash: Option<[u8; 32]>,
-        now: Time,
-    ) -> Result<Value, TkaRefusal> {
-        let authority = self.tka.require_on()?;
-        if !hash.is_some_and(|hash| authority.is_disabled_by_hash(&hash)) {
-            return Err(TkaRefusal::WrongSecret);
-        }
-        self.tka.authority = None;
-        for id in self.tka.updates.keys().copied().collect::<Vec<_>>() {
-            self.store_removal(Kind::TkaUpdate, id.0);
-        }
-        self.tka.updates.clear();
-        let secret = Some(Base64::encode_string(&secret.0));
-        self.change_tka(|stored| {
-            *stored = object::TkaState { secret, ..object::TkaState::default() }
-        });
-        self.note(Change::Tka);
-        self.record_tka_audit(id, "turn tailnet lock off".into(), now);
-        Ok(json!({}))
-    }
-
-    fn store_signature(&mut self, id: NodeId, sign: &Sign, now: Time) -> Result<Value, TkaRefusal> {
-        let known = self.tka.require_on()?;
-        let node = match &sign.verified {
-            Some((before, node)) if Arc::ptr_eq(before, known) => *node,
-            Some(_) => return Err(TkaRefusal::Stale),
-            None => sign.verify(known)?,
-        };
-        let signature = &sign.signature;
-        let signed = self.by_key.get(&node).copied().ok_or(TkaRefusal::NoNode)?;
-        let text = Base64::encode_string(&signature.0);
-        if self.set_signature(signed, text, now) {
-            let name = self.nodes[&signed].node.name.clone();
-            self.record_tka_audit(id, format!("sign the key of {name}, node {signed}"), now);
-        }
-        Ok(json!({}))
-    }
-
-    /// The signatures that become invalid when a key is removed. Stored signatures were verified when they came, so
-    /// they are valid while their key is trusted. They are not verified again, because that takes half a second
-    /// for ten thousand, and any node may send this query.
-    fn affected_signatures(&self, key: &KeyId) -> Result<Value, TkaRefusal> {
-        let is_trusted = self.tka.require_on()?.trusts(key);
-        let is_by = |entry: &&Entry| {
-            let signature = Base64::decode_vec(&entry.node.signature).unwrap_or_default();
-            let claim = tka::claim(&signature);
-            claim.is_ok_and(|claim| claim.signer == *key && claim.node == entry.node.key)
-        };
-        let nodes = self.nodes.values().filter(|entry| is_trusted && is_by(entry));
-        let signatures: Vec<&String> = nodes.map(|entry| &entry.node.signature).collect();
-        Ok(json!({ "Signatures": signatures }))
-    }
-
-    fn is_signed(&self, node: &object::Node) -> bool {
-        self.verified_signature(&node.key, &node.signature).is_some()
-    }
-
-    /// The decoded signature, if tailnet lock is on and the signature of this node key is valid.
-    fn verified_signature(&self, node: &NodePublic, signature: &str) -> Option<Vec<u8>> {
-        let text = Base64::decode_vec(signature).ok().filter(|text| !text.is_empty())?;
-        self.tka.authority()?.check(node, &text).ok().map(|()| text)
-    }
-
-    /// The signature of the node key that a machine replaces. The machine makes a signature of the new key from it,
-    /// and registers again.
-    pub(crate) fn signature_to_renew(
-        &self,
-        machine: MachinePublic,
-        request: &RegisterRequest,
-    ) -> Option<&str> {
-        let needs_signature = request.signature.is_empty()
-            && request.followup.is_empty()
-            && request.node_key != request.old_node_key;
-        let id =
-            self.find_machine_node(&machine, &request.old_node_key).filter(|_| needs_signature)?;
-        let node = &self.nodes.get(&id)?.node;
-        self.is_signed(node).then_some(node.signature.as_str())
-    }
-
-    /// Applies the fields of a registration that concern tailnet lock.
-    pub(crate) fn apply_tka_fields(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
-        let is_valid = self.verified_signature(&request.node_key, &request.signature).is_some();
-        let signature = is_valid.then(|| request.signature.clone());
-        let key = Some(&request.tka_key).filter(|text| read_public(text).is_ok());
-        self.change_node(id, now, |node| {
-            if let Some(key) = key {
-                node.tka_key.clone_from(key);
-            }
-            let is_of = |text: &str| {
-                let text = Base64::decode_vec(text).unwrap_or_default();
-                tka::claim(&text).is_ok_and(|claim| claim.node == node.key)
-            };
-            // A signature of the previous key is not valid for this one.
-            let stored =
-                if is_of(&node.signature) { node.signature.clone() } else { String::new() };
-            let signature = signature.unwrap_or(stored);
-            let parts = if node.signature == signature { Parts::empty() } else { Parts::WHOLE };
-            node.signature = signature;
-            parts
-        });
-    }
-
-    /// Sets the signature of a node. Returns whether it changed.
-    fn set_signature(&mut self, id: NodeId, signature: String, now: Time) -> bool {
-        let has_changed =
-            self.nodes.get(&id).is_some_and(|entry| entry.node.signature != signature);
-        self.change_node(id, now, |node| {
-            node.signature = signature;
-            Parts::WHOLE
-        });
-        has_changed
-    }
-
-    fn change_tka(&mut self, change: impl FnOnce(&mut object::TkaState)) {
-        let mut stored = self.tka.stored.clone();
-        change(&mut stored);
-        stored.id = TKA_ID;
-        self.store(&stored);
-        self.tka.stored = stored;
-    }
-
-    fn store_updates(&mut self, texts: Vec<Vec<u8>>) {
-        for text in texts {
-            let id = TkaUpdateId(self.next_number(Kind::TkaUpdate));
-            let update = TkaUpdate { id, text: Base64::encode_string(&text) };
-            self.store(&update);
-            self.tka.updates.insert(id, update);
-        }
-    }
-
-    fn record_tka_audit(&mut self, id: NodeId, what: String, now: Time) {
-        let name = self.nodes.get(&id).map(|entry| entry.node.name.clone()).unwrap_or_default();
-        self.record_audit(&format!("node {id}, {name}"), &what, None, now);
-    }
+fn decoded(update: &TkaUpdate) -> Result<Vec<u8>, (i64, tka::VerifyError)> {
+    let malformed = tka::VerifyError::Malformed(tka::DecodeError::NotCbor);
+    Base64::decode_vec(&update.text).map_err(|_| (update.id.0, malformed))
 }
 
 /// Signatures by node ID.

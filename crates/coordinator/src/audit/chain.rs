@@ -1,19 +1,16 @@
 //! The hash chain of the audit log. An entry is a line of JSON with `at`, `id`, `previous`, `refused`, `what` and `who`,
 //! in this order and without spaces: the canonical form of RFC 8785. The SHA-256 of the line is the entry's hash.
 
-use std::{fmt, str::FromStr};
+use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize, de};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
+    audit_hash::AuditHash,
     object::{AuditEntry, AuditId},
     time::Time,
 };
-
-/// The hash of an entry. The first entry follows the zero hash.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AuditHash([u8; 32]);
 
 /// Fields in the order of RFC 8785.
 #[derive(Serialize, Deserialize)]
@@ -55,37 +52,7 @@ pub fn parse_line(text: &str) -> Result<AuditEntry, serde_json::Error> {
 impl AuditHash {
     /// Computes the hash of an entry.
     pub fn of(entry: &AuditEntry) -> Self {
-        Self(Sha256::digest(to_line(entry)).into())
-    }
-}
-
-impl fmt::Display for AuditHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&base16ct::lower::encode_string(&self.0))
-    }
-}
-
-impl FromStr for AuditHash {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut hash = [0; 32];
-        match base16ct::lower::decode(text, &mut hash) {
-            Ok(read) if read.len() == 32 => Ok(Self(hash)),
-            _ => Err("not a hash of 64 hexadecimal digits"),
-        }
-    }
-}
-
-impl Serialize for AuditHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for AuditHash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        Self::new(Sha256::digest(to_line(entry)).into())
     }
 }
 

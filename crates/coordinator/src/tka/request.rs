@@ -48,23 +48,23 @@ pub enum TkaRequest {
 /// See [`TkaRequest::Finish`].
 #[derive(Clone, Debug)]
 pub struct Finish {
-    pub(super) signatures: Signatures,
-    pub(super) has_secret: bool,
+    pub(crate) signatures: Signatures,
+    pub(crate) has_secret: bool,
 }
 
 /// See [`TkaRequest::Send`].
 #[derive(Clone, Debug)]
 pub struct Send {
-    pub(super) head: UpdateHash,
-    pub(super) updates: Vec<Base64Bytes>,
-    pub(super) is_interactive: bool,
+    pub(crate) head: UpdateHash,
+    pub(crate) updates: Vec<Base64Bytes>,
+    pub(crate) is_interactive: bool,
     /// Set by [`TkaRequest::verify`].
-    pub(super) verified: Option<Arc<Verified>>,
+    pub(crate) verified: Option<Arc<Verified>>,
 }
 
 /// Verified updates.
 #[derive(Debug)]
-pub(super) struct Verified {
+pub(crate) struct Verified {
     /// The authority before the updates. Updates of a losing fork change it, but not the head.
     pub before: Arc<Authority>,
     /// The authority after the updates.
@@ -76,15 +76,15 @@ pub(super) struct Verified {
 /// See [`TkaRequest::Sign`].
 #[derive(Clone, Debug)]
 pub struct Sign {
-    pub(super) signature: Base64Bytes,
+    pub(crate) signature: Base64Bytes,
     /// Set by [`TkaRequest::verify`]: the authority at that time, and the signed node key.
-    pub(super) verified: Option<(Arc<Authority>, NodePublic)>,
+    pub(crate) verified: Option<(Arc<Authority>, NodePublic)>,
 }
 
 /// Bytes in Go's JSON format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub struct Base64Bytes(#[serde(deserialize_with = "base64")] pub(super) Vec<u8>);
+pub struct Base64Bytes(#[serde(deserialize_with = "base64")] pub(crate) Vec<u8>);
 
 impl AsRef<[u8]> for Base64Bytes {
     fn as_ref(&self) -> &[u8] {
@@ -236,7 +236,7 @@ impl TkaRequest {
 }
 
 impl Send {
-    pub(super) fn verify(&self, known: &Arc<Authority>) -> Result<Verified, TkaRefusal> {
+    pub(crate) fn verify(&self, known: &Arc<Authority>) -> Result<Verified, TkaRefusal> {
         // An interactive update must follow the present head. Otherwise the user makes it again.
         if self.is_interactive && self.head != known.head() {
             return Err(TkaRefusal::Stale);
@@ -250,7 +250,7 @@ impl Send {
 
 impl Sign {
     /// Returns the signed node key.
-    pub(super) fn verify(&self, known: &Authority) -> Result<NodePublic, TkaRefusal> {
+    pub(crate) fn verify(&self, known: &Authority) -> Result<NodePublic, TkaRefusal> {
         let node = tka::claim(&self.signature.0)?.node;
         known.check(&node, &self.signature.0)?;
         Ok(node)

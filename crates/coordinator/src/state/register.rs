@@ -18,24 +18,20 @@ use std::{
 use serde_json::json;
 use tailnet::keys::{MachinePublic, NodePublic};
 
+use super::{State, policies::policy_node};
 use crate::{
     hostinfo::Hostinfo,
     log::Parts,
     names,
     node_json::{login_of, user_of},
     object::{Kind, Node, NodeId, PreAuthKey, RegisterMethod, UserId},
-    pending::Pending,
-    policies::policy_node,
+    pending::{LONGEST_WAIT, Pending},
     refusal::Refusal,
     request::RegisterRequest,
     secret::{self, Hash},
-    state::State,
     time::Time,
     timers::Timer,
 };
-
-/// The time after which a pending registration is removed. Clients then register again.
-pub(crate) const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// The valid lengths of a registration's number. Those of headscale have 38 letters.
 const NUMBER_LENGTHS: std::ops::RangeInclusive<usize> = 16..=64;
@@ -126,7 +122,7 @@ impl State {
             return Err(RegisterError("the request lacks a node key".into()));
         }
         self.check_key(machine, request.node_key)?;
-        let known = self.by_key.get(&request.node_key).copied();
+        let known = self.nodes.with_key(&request.node_key);
         if request.is_logout(now) {
             return Ok(RegisterResponse::Immediate(self.handle_logout(known, now)));
         }
@@ -299,7 +295,7 @@ impl State {
         owner: &Owner,
     ) -> Option<NodeId> {
         let with_key = self.find_machine_node(&machine, &key);
-        let of_machine = self.by_machine.get(&machine).into_iter().flatten().copied();
+        let of_machine = self.nodes.of_machine(&machine);
         with_key.into_iter().chain(of_machine).find(|id| {
             let node = &self.nodes[id].node;
             node.user == owner.user && node.is_tagged() != owner.tags.is_empty()
@@ -314,7 +310,7 @@ impl State {
         now: Time,
     ) -> Result<NodeId, Refusal> {
         let (v4, v6) = self.free_addresses(owner)?;
-        let id = NodeId(self.next_number(Kind::Node));
+        let id = NodeId(self.journal.next_number(Kind::Node));
         let name = self.free_name(names::label(&request.hostinfo.hostname), None);
         let node = Node {
             id,
@@ -356,10 +352,7 @@ impl State {
             ..policy::Node::default()
         };
         let pools = self.pools(node);
-        let free = match pools.own.is_empty() {
-            true => self.addresses.find_free(&pools.all),
-            false => self.addresses.find_free_in(&pools.own),
-        };
+        let free = self.nodes.find_free_addresses(&pools.own, &pools.all);
         free.ok_or(if pools.own.is_empty() { Refusal::NoAddress } else { Refusal::NoPoolAddress })
     }
 
@@ -393,7 +386,7 @@ impl State {
     }
 
     fn add_pending(&mut self, number: &str, pending: Pending) {
-        self.undo.waiting(&self.pending);
+        self.journal.save_pending(&self.pending);
         let until = pending.since.after(LONGEST_WAIT);
         if let Some((evicted, _)) = self.pending.insert(number.to_owned(), Arc::new(pending)) {
             self.timers.clear(Timer::Registration(evicted));
@@ -427,8 +420,8 @@ impl State {
     /// example by another server.
     pub fn is_registration_pending(&self, number: &str, now: Time) -> bool {
         self.pending.get(number).is_some_and(|pending| {
-            let node = self.by_key.get(&pending.request.node_key);
-            node.is_none_or(|id| self.nodes[id].node.has_expired(now))
+            let node = self.nodes.with_key(&pending.request.node_key);
+            node.is_none_or(|id| self.nodes[&id].node.has_expired(now))
         })
     }
 
@@ -443,7 +436,7 @@ impl State {
         let Pending { machine, request, .. } = &**self.pending.get(number)?;
         let owner = Owner { user: Some(user), ..Owner::default() };
         let id = self.existing_node(*machine, request.node_key, &owner)?;
-        self.nodes.get(&id).map(|entry| &entry.node)
+        self.nodes.get(id).map(|entry| &entry.node)
     }
 
     /// Approves a pending registration as a node of a user.
@@ -464,7 +457,7 @@ impl State {
         let Pending { machine, request, .. } = &*pending;
         let owner = self.owner_of_new_node(Some(user), &[], request)?.with(request.ephemeral);
         let id = self.make_node(*machine, request, &owner, now)?;
-        self.undo.waiting(&self.pending);
+        self.journal.save_pending(&self.pending);
         self.pending.remove(number);
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (None, method);

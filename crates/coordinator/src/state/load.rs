@@ -1,105 +1,19 @@
 //! Loads stored objects into the state: all at the start, and later those that other servers wrote.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use ipnet::IpNet;
-
+use super::State;
 use crate::{
     audit::Audit,
     hostinfo::Hostinfo,
+    journal::Journal,
     log::{Change, Log, Parts},
     node_index::NO_INDEX,
-    object::{
-        self, ApiKey, ApiKeyId, AuditEntry, AuditId, KeyId, Kind, Node, NodeId, PolicyId,
-        PreAuthKey, Stored, TkaId, TkaUpdate, TkaUpdateId, User, UserId,
-    },
+    object::{KeyId, Kind, Node, NodeId, PreAuthKey, Stored, User, UserId},
     settings::Settings,
-    state::State,
+    stored_object::{LoadError, StoredObject, Unreadable},
     time::Time,
 };
-
-/// A stored object cannot be read.
-#[derive(Debug)]
-pub struct LoadError {
-    kind: &'static str,
-    id: i64,
-    why: Unreadable,
-}
-
-/// The reason of a [`LoadError`].
-#[derive(Debug)]
-enum Unreadable {
-    Json(serde_json::Error),
-    Policy(policy::Refusal),
-    /// An update of tailnet lock is invalid.
-    Tka(tailnet::tka::VerifyError),
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} of the store cannot be read: ", self.kind, self.id)?;
-        match &self.why {
-            Unreadable::Json(why) => why.fmt(f),
-            Unreadable::Policy(why) => why.fmt(f),
-            Unreadable::Tka(why) => why.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {}
-
-/// An object by its number; `None` if it does not exist.
-#[derive(Debug)]
-pub(crate) enum StoredObject {
-    User(UserId, Option<User>),
-    PreAuthKey(KeyId, Option<PreAuthKey>),
-    Node(NodeId, Option<Box<Node>>),
-    Policy(PolicyId, Option<object::Policy>),
-    ApiKey(ApiKeyId, Option<ApiKey>),
-    AuditEntry(AuditId, Option<AuditEntry>),
-    TkaState(TkaId, Option<object::TkaState>),
-    TkaUpdate(TkaUpdateId, Option<TkaUpdate>),
-}
-
-impl StoredObject {
-    fn absent(kind: Kind, id: i64) -> Self {
-        match kind {
-            Kind::User => Self::User(UserId(id), None),
-            Kind::PreAuthKey => Self::PreAuthKey(KeyId(id), None),
-            Kind::Node => Self::Node(NodeId(id), None),
-            Kind::Policy => Self::Policy(PolicyId(id), None),
-            Kind::ApiKey => Self::ApiKey(ApiKeyId(id), None),
-            Kind::AuditEntry => Self::AuditEntry(AuditId(id), None),
-            Kind::TkaState => Self::TkaState(TkaId(id), None),
-            Kind::TkaUpdate => Self::TkaUpdate(TkaUpdateId(id), None),
-        }
-    }
-
-    fn read(stored: &Stored) -> Result<Self, LoadError> {
-        let mut object = Self::absent(stored.kind, stored.id);
-        let Some(body) = &stored.body else { return Ok(object) };
-        let read = match &mut object {
-            Self::User(_, user) => serde_json::from_str(body).map(|read| *user = Some(read)),
-            Self::PreAuthKey(_, key) => serde_json::from_str(body).map(|read| *key = Some(read)),
-            Self::Node(_, node) => serde_json::from_str(body).map(|read| *node = Some(read)),
-            Self::Policy(_, policy) => serde_json::from_str(body).map(|read| *policy = Some(read)),
-            Self::ApiKey(_, key) => serde_json::from_str(body).map(|read| *key = Some(read)),
-            Self::AuditEntry(_, entry) => {
-                serde_json::from_str(body).map(|read| *entry = Some(read))
-            }
-            Self::TkaState(_, state) => serde_json::from_str(body).map(|read| *state = Some(read)),
-            Self::TkaUpdate(_, update) => {
-                serde_json::from_str(body).map(|read| *update = Some(read))
-            }
-        };
-        let (kind, id) = (stored.kind.name(), stored.id);
-        read.map_err(|why| LoadError { kind, id, why: Unreadable::Json(why) })?;
-        Ok(object)
-    }
-}
 
 impl State {
     /// Loads a network at a version. No node is connected. `mark` distinguishes this server's log from those of
@@ -114,20 +28,18 @@ impl State {
         now: Time,
     ) -> Result<Self, LoadError> {
         let log = Log::starting_at(version, mark, now);
-        let mut state = Self { started: now, log, ..Self::new(settings) };
+        let mut state = Self { started: now, journal: Journal::new(log), ..Self::new(settings) };
         state.apply(objects, now)?;
         state.choose_primaries();
         state.audit.trim();
-        state.unpublished.clear();
-        state.writes.clear();
-        state.undo = Default::default();
+        state.journal.clear();
         Ok(state)
     }
 
     /// Sets the epoch of the versions. Positions of other epochs are not valid in this state.
     #[must_use]
     pub fn with_epoch(mut self, epoch: i64) -> Self {
-        self.log = self.log.with_epoch(epoch);
+        self.journal.set_epoch(epoch);
         self
     }
 
@@ -138,9 +50,11 @@ impl State {
     pub fn apply(&mut self, objects: &[Stored], now: Time) -> Result<(), LoadError> {
         let loaded = objects.iter().map(StoredObject::read).collect::<Result<_, _>>()?;
         for id in self.load_objects(objects, loaded, now)? {
-            match self.nodes.contains_key(&id) {
+            match self.nodes.contains(id) {
                 true => self.note_parts(id, Parts::REWRITTEN),
-                false => self.note(Change::Node { id, index: NO_INDEX, parts: Parts::REMOVED }),
+                false => {
+                    self.journal.note(Change::Node { id, index: NO_INDEX, parts: Parts::REMOVED })
+                }
             }
         }
         Ok(())
@@ -153,7 +67,7 @@ impl State {
         now: Time,
     ) -> Result<Vec<NodeId>, LoadError> {
         for stored in objects {
-            self.note_number(stored.kind, stored.id);
+            self.journal.note_number(stored.kind, stored.id);
         }
         self.put(loaded, &BTreeMap::new(), now)
     }
@@ -173,16 +87,17 @@ impl State {
             objects.iter().map(|stored| (stored.kind, stored.id)).collect();
         let users = self.users.keys().map(|id| (Kind::User, id.0));
         let keys = self.keys.keys().map(|id| (Kind::PreAuthKey, id.0));
-        let nodes = self.nodes.keys().map(|id| (Kind::Node, id.0));
+        let nodes = self.nodes.ids().map(|id| (Kind::Node, id.0));
         let policies = self.policies.keys().map(|id| (Kind::Policy, id.0));
         let api_keys = self.api_keys().map(|key| (Kind::ApiKey, key.id.0));
-        let lock = [(Kind::TkaState, self.tka.stored.id.0)].into_iter().filter(|(_, id)| *id != 0);
-        let updates = self.tka.updates.keys().map(|id| (Kind::TkaUpdate, id.0));
+        let lock =
+            [(Kind::TkaState, self.tka.stored().id.0)].into_iter().filter(|(_, id)| *id != 0);
+        let updates = self.tka.update_ids().map(|id| (Kind::TkaUpdate, id.0));
         let here = users.chain(keys).chain(nodes).chain(policies).chain(api_keys);
         let lost = here.chain(lock).chain(updates).filter(|which| !there.contains(which));
         objects.extend(lost.map(|(kind, id)| Stored { kind, id, body: None }).collect::<Vec<_>>());
         let loaded = objects.iter().map(StoredObject::read).collect::<Result<_, _>>()?;
-        self.log.begin_epoch(epoch);
+        self.journal.begin_epoch(epoch);
         // The next entry follows the last stored one.
         self.audit = Audit::default();
         self.load_objects(&objects, loaded, now)?;
@@ -196,18 +111,16 @@ impl State {
             StoredObject::User(id, user) => *user = self.users.get(id).cloned(),
             StoredObject::PreAuthKey(id, key) => *key = self.keys.get(id).cloned(),
             StoredObject::Node(id, node) => {
-                *node = self.nodes.get(id).map(|entry| Box::new(entry.node.clone()));
+                *node = self.nodes.get(*id).map(|entry| Box::new(entry.node.clone()));
             }
             StoredObject::Policy(id, policy) => *policy = self.policies.get(id).cloned(),
-            StoredObject::ApiKey(id, key) => {
-                *key = self.api_keys().find(|key| key.id == *id).cloned()
-            }
+            StoredObject::ApiKey(id, key) => *key = self.api_keys.get(*id).cloned(),
             // Entries are never changed.
             StoredObject::AuditEntry(..) => {}
             StoredObject::TkaState(id, state) => {
-                *state = Some(&self.tka.stored).filter(|state| state.id == *id).cloned();
+                *state = Some(self.tka.stored()).filter(|state| state.id == *id).cloned();
             }
-            StoredObject::TkaUpdate(id, update) => *update = self.tka.updates.get(id).cloned(),
+            StoredObject::TkaUpdate(id, update) => *update = self.tka.update(*id).cloned(),
         }
         object
     }
@@ -221,17 +134,17 @@ impl State {
         now: Time,
     ) -> Result<Vec<NodeId>, LoadError> {
         let policy = self.policy().map(|policy| policy.id);
-        let lock = self.tka_info();
+        let lock = self.tka.info();
         let (mut nodes, mut same) = (Vec::new(), Vec::new());
         for object in loaded {
             match object {
                 StoredObject::User(id, user) if self.users.get(&id) == user.as_ref() => {
-                    same.extend(self.nodes_of(id));
+                    same.extend(self.nodes.of_user(id));
                 }
                 StoredObject::User(id, user) => self.put_user(id, user),
                 StoredObject::PreAuthKey(id, key) => self.put_key(id, key),
                 StoredObject::Node(id, node) => {
-                    let before = self.nodes.get(&id).map(|entry| &entry.node);
+                    let before = self.nodes.get(id).map(|entry| &entry.node);
                     match before == node.as_deref() {
                         true => same.push(id),
                         false => nodes.push((id, node)),
@@ -247,7 +160,7 @@ impl State {
                 StoredObject::ApiKey(id, None) => self.api_keys.remove(id),
                 StoredObject::AuditEntry(_, Some(entry)) => self.audit.push(entry),
                 StoredObject::AuditEntry(id, None) => self.audit.remove(id),
-                StoredObject::TkaState(_, state) => self.tka.stored = state.unwrap_or_default(),
+                StoredObject::TkaState(_, state) => self.tka.set_stored(state.unwrap_or_default()),
                 StoredObject::TkaUpdate(id, update) => self.tka.put_update(id, update),
             }
         }
@@ -256,16 +169,14 @@ impl State {
         if self.policy().map(|policy| policy.id) != policy {
             let read = self.load_policy();
             let id = self.policy().map_or(0, |policy| policy.id.0);
-            let kind = Kind::Policy.name();
-            read.map_err(|why| LoadError { kind, id, why: Unreadable::Policy(why) })?;
-            self.note(Change::Policy);
+            read.map_err(|why| LoadError::new(Kind::Policy, id, Unreadable::Policy(why)))?;
+            self.journal.note(Change::Policy);
         }
         // The same holds for tailnet lock.
-        let kind = Kind::TkaUpdate.name();
-        let refused = |(id, why)| LoadError { kind, id, why: Unreadable::Tka(why) };
+        let refused = |(id, why)| LoadError::new(Kind::TkaUpdate, id, Unreadable::Tka(why));
         self.tka.restore().map_err(refused)?;
-        if self.tka_info() != lock {
-            self.note(Change::Tka);
+        if self.tka.info() != lock {
+            self.journal.note(Change::Tka);
         }
         Ok(same)
     }
@@ -276,7 +187,7 @@ impl State {
             Some(user) => self.users.insert(id, user),
             None => self.users.remove(&id),
         };
-        for node in self.nodes_of(id) {
+        for node in self.nodes.of_user(id) {
             self.note_parts(node, Parts::WHOLE);
         }
     }
@@ -300,42 +211,33 @@ impl State {
         now: Time,
     ) {
         for (id, _) in &nodes {
-            self.detach(*id);
+            self.nodes.detach(*id);
         }
         for (id, node) in nodes {
-            let before = self.nodes.get(&id).map(|entry| entry.node.clone());
-            match (before, node) {
-                (Some(before), Some(node)) => self.put_changed(&before, *node, now),
-                (None, Some(node)) => {
+            match (self.nodes.contains(id), node) {
+                (true, Some(node)) => self.put_changed(*node, now),
+                (false, Some(node)) => {
                     self.add_entry(*node, indexes.get(&id).copied(), now);
                     self.note_parts(id, Parts::WHOLE);
                 }
-                (Some(before), None) => {
-                    if let Some(entry) = self.nodes.remove(&id) {
-                        let routes: Vec<IpNet> = before.routes().collect();
-                        self.index_routes(id, &routes);
-                        self.note_removed(&before, entry.index);
+                (true, None) => {
+                    if let Some((_, index, _)) = self.nodes.remove(id) {
+                        self.note_removed(id, index);
                     }
                 }
-                (None, None) => {}
+                (false, None) => {}
             }
         }
     }
 
-    fn put_changed(&mut self, before: &Node, node: Node, now: Time) {
+    fn put_changed(&mut self, node: Node, now: Time) {
         let id = node.id;
-        let Some(entry) = self.nodes.get_mut(&id) else { return };
-        entry.node = node.clone();
-        let index = entry.index;
-        self.indexes.update_sets(index, Some(before), Some(&node));
+        let Some((before, index)) = self.nodes.replace(node.clone()) else { return };
         self.access.mark_node_changed(index);
-        self.attach(&node);
         if node.expires != before.expires || node.ephemeral != before.ephemeral {
             self.set_timers(id, now);
         }
-        let routes: Vec<IpNet> = before.routes().collect();
-        self.index_routes(id, &routes);
-        let parts = difference(before, &node);
+        let parts = difference(&before, &node);
         // Clients of another server may have received a change that was undone later.
         let is_undone = parts.is_empty() && node.changes != before.changes;
         self.note_parts(id, if is_undone { Parts::REWRITTEN } else { parts });

@@ -10,10 +10,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use tailnet::messages::FilterRule;
 
+use super::State;
 use crate::{
     frame::Frame,
+    nodes::Entry,
     object::{Node, NodeId},
-    state::{Entry, State},
     time::Time,
 };
 
@@ -125,12 +126,12 @@ impl State {
         let name = text.strip_suffix(&format!(".{}", self.settings.base_domain));
         let name = name.unwrap_or(&text);
         let address: Option<IpAddr> = text.parse().ok();
-        let by_number = || self.nodes.get(&NodeId(text.parse().ok()?));
+        let by_number = || self.nodes.get(NodeId(text.parse().ok()?));
         let is_it = |entry: &&Entry| {
             let node = &entry.node;
             node.name == name || address.is_some_and(|own| own == node.v4 || own == node.v6)
         };
-        self.nodes.values().find(is_it).or_else(by_number)
+        self.nodes.all().find(is_it).or_else(by_number)
     }
 
     /// The machine with this name, number or address, or the best router that offers the address.
@@ -139,7 +140,7 @@ impl State {
             return Some(Target { entry, behind: None });
         }
         let address: IpAddr = text.trim().parse().ok()?;
-        let offers = self.nodes.values().flat_map(|entry| {
+        let offers = self.nodes.all().flat_map(|entry| {
             let nets = entry.node.hostinfo.routable.iter();
             nets.filter(|net| net.contains(&address)).map(move |net| (entry, *net))
         });

@@ -1,20 +1,17 @@
 //! Commands of administrators on users and pre-auth keys.
 
-use policy::NodeSet;
-
+use super::State;
 use crate::{
     log::Parts,
-    object::{KeyId, Kind, NodeId, PreAuthKey, User, UserId},
+    object::{KeyId, Kind, PreAuthKey, User, UserId},
     refusal::Refusal,
     secret::{self, Hash},
-    state::State,
+    tags::check_tags,
     time::Time,
 };
 
 /// The maximum length of a user's name, in bytes.
 const MAX_NAME: usize = 128;
-/// The maximum length of a tag's name, in bytes: that of a DNS label.
-const MAX_TAG: usize = 63;
 
 /// The properties of a new pre-auth key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +34,7 @@ impl State {
     /// The name is taken or invalid.
     pub fn create_user(&mut self, user: User, now: Time) -> Result<User, Refusal> {
         self.check_user_name(&user.name)?;
-        let id = UserId(self.next_number(Kind::User));
+        let id = UserId(self.journal.next_number(Kind::User));
         let user = User { id, created: now, is_owner: false, ..user };
         self.store(&user);
         self.users.insert(id, user.clone());
@@ -88,7 +85,7 @@ impl State {
         let id = user.id;
         self.store(&user);
         self.users.insert(id, user);
-        for node in self.nodes_of(id) {
+        for node in self.nodes.of_user(id) {
             self.note_parts(node, Parts::WHOLE);
         }
     }
@@ -102,7 +99,7 @@ impl State {
         if !self.users.contains_key(&id) {
             return Err(Refusal::NoUser(id.to_string()));
         }
-        let nodes = self.nodes_of(id).len();
+        let nodes = self.nodes.of_user(id).len();
         if nodes > 0 {
             return Err(Refusal::HasNodes(id, nodes));
         }
@@ -129,11 +126,6 @@ impl State {
         let by_name = self.users.values().find(|user| user.name == name);
         let by_number = || self.users.get(&UserId(name.parse().ok()?));
         by_name.or_else(by_number).ok_or_else(|| Refusal::NoUser(name.to_owned()))
-    }
-
-    pub(crate) fn nodes_of(&self, user: UserId) -> Vec<NodeId> {
-        let indexes = self.indexes.of_users.get(&Some(user)).into_iter().flat_map(NodeSet::iter);
-        indexes.filter_map(|index| self.indexes.nodes[index]).collect()
     }
 
     pub(crate) fn check_user_name(&self, name: &str) -> Result<(), Refusal> {
@@ -168,7 +160,7 @@ impl State {
         }
         check_tags(&new.tags)?;
         let parts = secret::read(text).expect("the caller made it by secret::write");
-        let id = KeyId(self.next_number(Kind::PreAuthKey));
+        let id = KeyId(self.journal.next_number(Kind::PreAuthKey));
         let key = PreAuthKey {
             id,
             user: new.user,
@@ -213,22 +205,4 @@ impl State {
         }
         Ok(())
     }
-}
-
-/// Checks tags that a user assigns. Capital letters are refused, as in headscale.
-pub(crate) fn check_tags(tags: &[String]) -> Result<(), Refusal> {
-    let may_be_given = |tag: &str| is_tag(tag) && !tag.contains(char::is_uppercase);
-    match tags.iter().find(|tag| !may_be_given(tag)) {
-        Some(tag) => Err(Refusal::InvalidTag(tag.clone())),
-        None => Ok(()),
-    }
-}
-
-/// Whether a text is a tag. Like headscale, this accepts more characters than Tailscale's service, such as `_`.
-pub(crate) fn is_tag(tag: &str) -> bool {
-    let name = tag.strip_prefix("tag:").unwrap_or_default();
-    let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
-    name.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && name.len() <= MAX_TAG
-        && !name.contains(is_odd)
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use policy::{Compiled, Nodes, Policy, Role};
 
+use super::State;
 use crate::{
     access::Access,
     log::{Change, Parts},
     node_index,
     object::{self, Kind, Node, NodeId, PolicyId, User, UserId},
     refusal::Refusal,
-    routes::is_exit,
-    state::State,
+    routers::is_exit,
     time::Time,
 };
 
@@ -69,7 +69,7 @@ impl State {
         };
         let mut routes = Vec::new();
         if !self.is_in_force(text) {
-            for (entry, known) in self.nodes.values().zip(&mut nodes.nodes) {
+            for (entry, known) in self.nodes.all().zip(&mut nodes.nodes) {
                 let more = self.approvable(policy, &entry.node);
                 routes.extend(more.iter().map(|net| (known.name.clone(), *net)));
                 known.routes.extend(more);
@@ -101,7 +101,7 @@ impl State {
     }
 
     fn store_and_activate(&mut self, text: String, policy: Policy, now: Time) {
-        let id = PolicyId(self.next_number(Kind::Policy));
+        let id = PolicyId(self.journal.next_number(Kind::Policy));
         let saved = object::Policy { id, text, created: now };
         self.store(&saved);
         self.policies.insert(id, saved);
@@ -112,8 +112,8 @@ impl State {
             self.policies.remove(&id);
         }
         self.activate(policy);
-        self.note(Change::Policy);
-        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+        self.journal.note(Change::Policy);
+        for id in self.nodes.ids().collect::<Vec<_>>() {
             self.approve_routes_of(id, now);
             // The policy decides whether peers see an exit node as suggested.
             if self.nodes[&id].node.routes().any(|net| is_exit(&net)) {
@@ -193,7 +193,7 @@ impl State {
 
     fn activate(&mut self, policy: Policy) {
         let index = |index| self.policy_node_at(index);
-        let indexes = node_index::as_index(self.indexes.nodes.len());
+        let indexes = self.nodes.indexes().count();
         let nodes = (0..indexes).map(index).collect();
         let users = self.policy_users();
         self.access = Access::new(policy, Nodes { users, nodes, domains: Vec::new() });
@@ -210,8 +210,8 @@ impl State {
         self.access = access;
         for index in renewed.iter() {
             let index = node_index::as_index(index);
-            if let Some(id) = self.entry_at(index).map(|entry| entry.node.id) {
-                self.note(Change::Node { id, index, parts: Parts::ACCESS });
+            if let Some(id) = self.nodes.at(index).map(|entry| entry.node.id) {
+                self.journal.note(Change::Node { id, index, parts: Parts::ACCESS });
             }
         }
     }
@@ -258,7 +258,7 @@ impl State {
 
     /// Approves the routes of a node that the policy approves automatically.
     pub(crate) fn approve_routes_of(&mut self, id: NodeId, now: Time) {
-        let (Some(entry), Some(policy)) = (self.nodes.get(&id), self.access.policy()) else {
+        let (Some(entry), Some(policy)) = (self.nodes.get(id), self.access.policy()) else {
             return;
         };
         let more = self.approvable(policy, &entry.node);
@@ -288,7 +288,7 @@ impl State {
 
     /// All users and nodes, in the form of the crate `policy`.
     fn policy_nodes(&self) -> Nodes {
-        let nodes = self.nodes.values().map(|entry| policy_node(&entry.node)).collect();
+        let nodes = self.nodes.all().map(|entry| policy_node(&entry.node)).collect();
         Nodes { nodes, ..self.policy_users_only() }
     }
 
@@ -326,7 +326,7 @@ impl State {
 
     /// The node at an index in the form of the crate `policy`; a default node if the index is unused.
     fn policy_node_at(&self, index: u32) -> policy::Node {
-        self.entry_at(index).map_or_else(policy::Node::default, |entry| policy_node(&entry.node))
+        self.nodes.at(index).map_or_else(policy::Node::default, |entry| policy_node(&entry.node))
     }
 }
 

@@ -2,11 +2,8 @@
 
 use std::{collections::BTreeSet, mem, time::Duration};
 
-use crate::{log::Parts, object::NodeId, state::State, time::Time, timers::Timer};
-
-/// The number of a stream of maps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StreamId(pub(crate) u64);
+use super::State;
+use crate::{connections::StreamId, log::Parts, object::NodeId, time::Time, timers::Timer};
 
 /// The minimum time after which an ephemeral node is deleted that was never connected: it may still connect.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5 * 60);
@@ -25,7 +22,7 @@ impl State {
     /// Adds a stream of a node. Returns its number for [`State::disconnect`].
     pub fn connect(&mut self, id: NodeId, now: Time) -> StreamId {
         let stream = self.connections.begin(id);
-        self.undo.stream(id, stream, true);
+        self.journal.save_stream(id, stream, true);
         let wait = if self.has_stale_last_seen(id, now) { SOON } else { LOOK };
         self.timers.set_at_latest(Timer::Seen, now.after(wait));
         if self.mark_responding(id) {
@@ -40,8 +37,8 @@ impl State {
         if !self.connections.end(id, stream) {
             return;
         }
-        self.undo.stream(id, stream, false);
-        if self.connections.has(id) || !self.nodes.contains_key(&id) {
+        self.journal.save_stream(id, stream, false);
+        if self.connections.has(id) || !self.nodes.contains(id) {
             return;
         }
         self.record_seen(id, now);
@@ -69,7 +66,7 @@ impl State {
     }
 
     fn has_stale_last_seen(&self, id: NodeId, now: Time) -> bool {
-        self.nodes.get(&id).is_some_and(|entry| {
+        self.nodes.get(id).is_some_and(|entry| {
             entry.node.last_seen.is_none_or(|at| now.since(at) >= MAX_LAST_SEEN_AGE)
         })
     }
@@ -112,7 +109,7 @@ impl State {
     }
 
     pub(crate) fn handle_disconnect(&mut self, id: NodeId, since: Time) {
-        if self.connections.has(id) || !self.nodes.contains_key(&id) {
+        if self.connections.has(id) || !self.nodes.contains(id) {
             return;
         }
         self.connections.mark_disconnected(id, since);
@@ -122,9 +119,7 @@ impl State {
 
     /// Marks a node as responding, because it started a stream. Returns whether it did not respond before.
     fn mark_responding(&mut self, id: NodeId) -> bool {
-        let did_respond =
-            self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.responds, true));
-        did_respond == Some(false)
+        self.nodes.set_responds(id, true) == Some(false)
     }
 
     fn go_online(&mut self, id: NodeId) {
@@ -135,8 +130,7 @@ impl State {
 
     /// Marks a node as online. Returns whether it was offline. Does not choose primary routers.
     pub(crate) fn mark_online(&mut self, id: NodeId) -> bool {
-        let was = self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.online, true));
-        let is_other = was == Some(false);
+        let is_other = self.nodes.set_online(id, true) == Some(false);
         if is_other {
             self.note_parts(id, Parts::ONLINE);
         }
@@ -169,7 +163,7 @@ impl State {
 
     /// Sets the timers of a node for its expiry and, if it is ephemeral, its deletion.
     pub(crate) fn set_timers(&mut self, id: NodeId, now: Time) {
-        let Some(entry) = self.nodes.get(&id) else { return };
+        let Some(entry) = self.nodes.get(id) else { return };
         if let Some(at) = entry.node.expires.filter(|at| *at > now) {
             self.timers.set(Timer::Expiry(id), at);
         }
@@ -184,7 +178,7 @@ impl State {
 
     /// The time at which an ephemeral node without a stream is deleted.
     fn ephemeral_removal_time(&self, id: NodeId) -> Option<Time> {
-        let entry = self.nodes.get(&id).filter(|entry| entry.node.ephemeral)?;
+        let entry = self.nodes.get(id).filter(|entry| entry.node.ephemeral)?;
         let patience = self.settings.ephemeral_after;
         // The stream may have been at another server, and its end was not reported here.
         let disconnected =
@@ -200,9 +194,9 @@ impl State {
         // The node may have reconnected in between, and disconnected again.
         let disconnected_for =
             self.connections.disconnected_since(id).map_or(Duration::MAX, |at| now.since(at));
-        let Some(entry) = self.nodes.get_mut(&id) else { return };
-        if !is_connected && entry.online && disconnected_for >= self.settings.offline_after {
-            entry.online = false;
+        let is_online = self.nodes.get(id).is_some_and(|entry| entry.online);
+        if !is_connected && is_online && disconnected_for >= self.settings.offline_after {
+            self.nodes.set_online(id, false);
             self.choose_primaries_of(id);
             self.note_parts(id, Parts::ONLINE);
         }
@@ -217,7 +211,7 @@ impl State {
     }
 
     fn handle_expiry(&mut self, id: NodeId, now: Time) {
-        if self.nodes.get(&id).is_some_and(|entry| entry.node.has_expired(now)) {
+        if self.nodes.get(id).is_some_and(|entry| entry.node.has_expired(now)) {
             self.note_parts(id, Parts::KEY);
         }
     }

@@ -6,20 +6,12 @@
 //!      `──────── probe ─────► controls: if these fail too, the prober itself is offline
 //! ```
 
-use std::{
-    collections::BTreeSet,
-    net::Ipv4Addr,
-    ops::Bound::{Excluded, Unbounded},
-};
+use std::{collections::BTreeSet, net::Ipv4Addr};
 
 use ipnet::IpNet;
 
-use crate::{
-    node_updates::is_reachable,
-    object::NodeId,
-    routes::is_exit,
-    state::{Entry, State},
-};
+use super::State;
+use crate::{nodes::Entry, object::NodeId, routers::is_exit};
 
 /// The maximum number of probers of a router, and of controls of a prober.
 const MAX_PROBERS: usize = 6;
@@ -51,14 +43,13 @@ impl State {
     pub fn probed_routers(&self, is_here: impl Fn(NodeId) -> bool) -> Vec<ProbedRouter> {
         let contested = self.contested_routers();
         let own = contested.iter().filter(|id| is_here(**id));
-        let entries = own.filter_map(|id| self.nodes.get(id));
+        let entries = own.filter_map(|id| self.nodes.get(*id));
         let probed_routers = |router: &Entry| {
             let (id, address) = (router.node.id, router.node.v4);
             let rivals = self.rivals(router, &contested);
             // Routers do not sleep. Other nodes follow, beginning after the router's ID, so that the load is
             // spread over them.
-            let behind = self.nodes.range((Excluded(id), Unbounded));
-            let others = behind.chain(self.nodes.range(..id)).map(|(_, entry)| entry);
+            let others = self.nodes.all_from(id);
             let is_rival = |other: &&Entry| rivals.iter().any(|one| one.node.id == other.node.id);
             let others = others.filter(|other| !is_rival(other));
             let can_probe = |other: &&Entry| is_here(other.node.id) && self.see(other, router);
@@ -85,7 +76,7 @@ impl State {
     fn rivals(&self, router: &Entry, contested: &BTreeSet<NodeId>) -> Vec<&Entry> {
         let own: BTreeSet<IpNet> = router.node.routes().filter(|net| !is_exit(net)).collect();
         let others = contested.iter().filter(|id| **id != router.node.id);
-        let others = others.filter_map(|id| self.nodes.get(id));
+        let others = others.filter_map(|id| self.nodes.get(*id));
         others.filter(|other| other.node.routes().any(|net| own.contains(&net))).collect()
     }
 
@@ -94,7 +85,7 @@ impl State {
         let is_there = |entry: &Entry| {
             let sleeps =
                 MOBILE_SYSTEMS.iter().any(|os| entry.node.hostinfo.os.eq_ignore_ascii_case(os));
-            entry.online && is_reachable(&entry.node) && !sleeps
+            entry.online && entry.node.is_reachable() && !sleeps
         };
         is_there(one)
             && is_there(other)

@@ -1,9 +1,9 @@
 //! Users from an OpenID provider. They are created at their first login, and updated at each later one.
 
+use super::State;
 use crate::{
     object::{Identity, Kind, User, UserId},
     refusal::Refusal,
-    state::State,
     time::Time,
 };
 
@@ -105,7 +105,7 @@ impl State {
             Some(name) => name.to_owned(),
             None => match known {
                 Some(user) => return Ok(user.name.clone()),
-                None => format!("user-{}", self.last_number(Kind::User) + 1),
+                None => format!("user-{}", self.journal.last_number(Kind::User) + 1),
             },
         };
         let numbered = (1..MAX_SUFFIX).map(|number| format!("{wanted}-{number}"));

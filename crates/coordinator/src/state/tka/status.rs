@@ -7,7 +7,8 @@ use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use tailnet::{keys::NodePublic, tka::Authority};
 
-use crate::{object::NodeId, state::State};
+use crate::object::NodeId;
+use crate::state::State;
 
 /// The status, with signatures that are not verified yet.
 #[derive(Debug)]
@@ -29,12 +30,12 @@ impl State {
     /// The status of tailnet lock.
     pub fn tka_status(&self) -> TkaStatus {
         let authority = self.tka.authority().cloned();
-        let nodes = self.nodes.values().filter(|_| authority.is_some()).map(|entry| {
+        let nodes = self.nodes.all().filter(|_| authority.is_some()).map(|entry| {
             let node = &entry.node;
             Signed { name: node.name.clone(), key: node.key, signature: node.signature.clone() }
         });
         let nodes = nodes.collect();
-        TkaStatus { authority, nodes, allowed: self.tka.stored.allowed.map(|(id, _)| id) }
+        TkaStatus { authority, nodes, allowed: self.tka.stored().allowed.map(|(id, _)| id) }
     }
 }
 

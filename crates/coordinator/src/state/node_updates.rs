@@ -1,16 +1,14 @@
 //! Updates that nodes send about themselves.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
-use tailnet::keys::DiscoPublic;
-
+use super::State;
 use crate::{
     hostinfo::Hostinfo,
     log::Parts,
     names,
     object::{Node, NodeId},
     request::MapRequest,
-    state::State,
     time::Time,
     timers::Timer,
 };
@@ -29,11 +27,11 @@ impl State {
         }
         self.change_node(id, now, |node| apply_paths(node, request));
         if request.updates_node()
-            && let Some(entry) = self.nodes.get_mut(&id)
+            && let Some(entry) = self.nodes.get(id)
         {
             let has_lost_all = request.endpoints.is_empty() && !entry.node.endpoints.is_empty();
             let since = entry.without_endpoints.unwrap_or(now);
-            entry.without_endpoints = has_lost_all.then_some(since);
+            self.nodes.set_without_endpoints(id, has_lost_all.then_some(since));
             if has_lost_all {
                 self.timers.set(Timer::Endpoints(id), since.after(WITHOUT_ENDPOINTS));
             }
@@ -42,7 +40,7 @@ impl State {
 
     /// Sets the timer of a node without endpoints again.
     pub(crate) fn restore_endpoint_timer(&mut self, id: NodeId) {
-        let entry = self.nodes.get(&id);
+        let entry = self.nodes.get(id);
         if let Some(since) = entry.and_then(|entry| entry.without_endpoints) {
             self.timers.set(Timer::Endpoints(id), since.after(WITHOUT_ENDPOINTS));
         }
@@ -50,7 +48,7 @@ impl State {
 
     /// Clears the endpoints of a node that has reported none for long enough.
     pub(crate) fn clear_endpoints(&mut self, id: NodeId, now: Time) {
-        let Some(entry) = self.nodes.get_mut(&id) else { return };
+        let Some(entry) = self.nodes.get(id) else { return };
         if entry.without_endpoints.is_some_and(|at| now.since(at) >= WITHOUT_ENDPOINTS) {
             self.change_node(id, now, |node| {
                 node.endpoints.clear();
@@ -61,7 +59,7 @@ impl State {
 
     /// Applies the host information of a machine.
     pub(crate) fn apply_hostinfo(&mut self, id: NodeId, hostinfo: &Hostinfo, now: Time) {
-        let Some(entry) = self.nodes.get(&id) else { return };
+        let Some(entry) = self.nodes.get(id) else { return };
         let node = &entry.node;
         // A name with a number stays while the host name is the same.
         let is_same = node.hostinfo.hostname == hostinfo.hostname;
@@ -115,14 +113,4 @@ fn apply_paths(node: &mut Node, request: &MapRequest) -> Parts {
         parts = parts.and(Parts::ENDPOINTS);
     }
     parts
-}
-
-/// Whether a node can be reached. A node that never reported a disco key cannot.
-pub(crate) fn is_reachable(node: &Node) -> bool {
-    node.disco != DiscoPublic::default()
-}
-
-/// Endpoints in Go's format.
-pub(crate) fn texts(endpoints: &[SocketAddr]) -> Vec<String> {
-    endpoints.iter().map(SocketAddr::to_string).collect()
 }
