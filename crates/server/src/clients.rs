@@ -2,6 +2,7 @@
 //! requests of the server to them.
 
 pub mod data_paths;
+mod frames;
 pub mod machine;
 pub mod map_stream;
 pub mod pings;

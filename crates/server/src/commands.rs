@@ -3,7 +3,6 @@
 mod audit;
 mod auth;
 mod client;
-mod duration;
 pub mod import;
 mod networks;
 mod policy;
@@ -27,14 +26,17 @@ use self::client::{Client, part, query};
 pub use self::{
     audit::{Audit, audit},
     auth::{Auth, auth},
-    duration::parse_duration,
     networks::{Networks, networks},
     policy::{policies, policy_in_force, remarks, submit_policy},
     server::{check_configuration, health, version},
     stdout::print,
     tka::{TailnetLock, tailnet_lock},
 };
-use crate::{clock::now, configuration::Configuration, serve::certificate_hint};
+use crate::{
+    clock::now,
+    configuration::{Configuration, duration::parse_duration},
+    tls::own_certificate::certificate_hint,
+};
 
 /// Arguments of all commands.
 #[derive(Args, Clone, Debug)]

@@ -2,6 +2,7 @@
 
 mod contradictions;
 mod dns;
+pub mod duration;
 mod networks;
 mod source;
 
@@ -37,7 +38,7 @@ pub use self::{
 };
 pub use crate::{
     net::{address::ServerUrl, remote_url::RemoteUrl, trusted_proxies::TrustedProxies},
-    oidc::OidcTable,
+    oidc::table::OidcTable,
     process::log::{LogFormat, LogLevel},
     tls::acme::AcmeTable,
 };

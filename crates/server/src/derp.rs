@@ -49,16 +49,15 @@ use self::{
     table::{Client, Route, Table, gone},
 };
 use crate::{
-    admin::api::Arrival,
-    clients::ts2021::{connection_of, switching},
     clock::now,
     http::{
+        arrival::Arrival,
         body::{Answer, text},
+        upgrade::{connection_of, switching},
         web_socket::{self, WebSocket},
     },
     net::connections::{Connection, Stage},
-    network::counters,
-    serve::Tenant,
+    network::{NetworkState, counters},
 };
 
 /// Maximum time for a client to log in (tailscale `derp/derpserver`).
@@ -101,14 +100,19 @@ impl Relay {
 }
 
 /// Answers a request for the relay, and serves the connection.
-pub fn upgrade(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer> {
+pub fn upgrade(
+    relay: &Arc<Relay>,
+    network: &Arc<NetworkState>,
+    request: Request<Incoming>,
+) -> Response<Answer> {
     if let Some(response) = web_socket::accept(&request, "derp") {
-        let (tenant, connection) = (Arc::clone(tenant), connection_of(&request));
+        let (parts, connection) =
+            ((Arc::clone(relay), Arc::clone(network)), connection_of(&request));
         let at = source_of(&request);
         tokio::spawn(async move {
             if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
                 let stream = WebSocket::new(TokioIo::new(upgraded), MESSAGE).await;
-                serve(tenant, stream, connection, at).await;
+                serve(parts, stream, connection, at).await;
             }
         });
         return response;
@@ -120,11 +124,11 @@ pub fn upgrade(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Ans
             "this is a DERP relay: an upgrade is required\n",
         );
     }
-    let (tenant, connection) = (Arc::clone(tenant), connection_of(&request));
+    let (parts, connection) = ((Arc::clone(relay), Arc::clone(network)), connection_of(&request));
     let at = source_of(&request);
     tokio::spawn(async move {
         if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
-            serve(tenant, TokioIo::new(upgraded), connection, at).await;
+            serve(parts, TokioIo::new(upgraded), connection, at).await;
         }
     });
     switching(HeaderValue::from_static("DERP"))
@@ -139,32 +143,31 @@ fn source_of(request: &Request<Incoming>) -> SocketAddr {
 
 /// Logs a client in, and relays for it on the relay's threads.
 async fn serve(
-    tenant: Arc<Tenant>,
+    (relay, network): (Arc<Relay>, Arc<NetworkState>),
     stream: impl AsyncRead + AsyncWrite + Send + 'static,
     connection: Arc<Connection>,
     at: SocketAddr,
 ) {
-    let Some(relay) = tenant.relay.clone() else { return };
     connection.advance(Stage::Speaking);
     let (mut from, mut to) = split(stream);
     let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
     let greeted = async {
         let contents = greet(&relay, &mut decoder, &mut buffer, &mut from, &mut to).await?;
-        log_in(&tenant, &relay, &contents, at, &mut to).await
+        log_in(&network, &relay, &contents, at, &mut to).await
     };
     let logged_in = tokio::select! {
         logged_in = timeout(LOGIN, greeted) => logged_in,
         () = connection.evicted() => return,
     };
     let Ok(Some(client)) = logged_in else { return };
-    let machine = tenant.network.read(|state| state.machine_of(&client.key));
+    let machine = network.read(|state| state.machine_of(&client.key));
     // A client that another server admits is not a machine of this network, but it is not limited
     // as a stranger either.
     connection.set_machine(machine.unwrap_or(MachinePublic(client.key.0)));
     let client = Arc::new(client);
     // On the threads of the control plane, because the network may be locked while it changes.
     let mut revocation = JoinSet::new();
-    revocation.spawn(until_revoked(Arc::clone(&tenant), Arc::clone(&relay), Arc::clone(&client)));
+    revocation.spawn(until_revoked(Arc::clone(&network), Arc::clone(&relay), Arc::clone(&client)));
     let threads = relay.threads.clone();
     threads.spawn(relay_for(
         relay,
@@ -224,7 +227,7 @@ async fn greet(
 
 /// Answers a login. `None` if it is invalid or the client may not be served.
 async fn log_in(
-    tenant: &Tenant,
+    network: &NetworkState,
     relay: &Relay,
     contents: &[u8],
     at: SocketAddr,
@@ -233,9 +236,9 @@ async fn log_in(
     let login = relay.key.open_login(contents)?;
     let is_of_mesh = relay.mesh.as_ref().is_some_and(|mesh| mesh.key().is_of(&login));
     let key = login.client;
-    let is_known = is_of_mesh || has_valid_key(tenant, &key);
+    let is_known = is_of_mesh || has_valid_key(network, &key);
     if !is_known && !is_admitted(relay, &key, at).await {
-        tenant.network.counters().refused.relay.add(1);
+        network.counters().refused.relay.add(1);
         tracing::debug!("relay: {key} is not admitted");
         return None;
     }
@@ -249,15 +252,15 @@ async fn log_in(
 
 /// Returns when a client may not be served any more. It runs concurrently with writing, because
 /// another server's answer may take long.
-async fn until_revoked(tenant: Arc<Tenant>, relay: Arc<Relay>, client: Arc<Client>) {
+async fn until_revoked(network: Arc<NetworkState>, relay: Arc<Relay>, client: Arc<Client>) {
     if client.is_of_mesh {
         return pending().await;
     }
     let mut checked_at = Instant::now();
-    let mut was_here = has_valid_key(&tenant, &client.key);
+    let mut was_here = has_valid_key(&network, &client.key);
     loop {
         sleep(LOOK).await;
-        let is_here = has_valid_key(&tenant, &client.key);
+        let is_here = has_valid_key(&network, &client.key);
         if !is_here && (was_here || checked_at.elapsed() >= KEEP_ALIVE) {
             checked_at = Instant::now();
             if !is_admitted(&relay, &client.key, client.at).await {
@@ -269,8 +272,8 @@ async fn until_revoked(tenant: Arc<Tenant>, relay: Arc<Relay>, client: Arc<Clien
 }
 
 /// Whether the network has a node with this key, and the key is valid.
-fn has_valid_key(tenant: &Tenant, key: &NodePublic) -> bool {
-    tenant.network.read(|state| state.has_valid_key(key, now()))
+fn has_valid_key(network: &NetworkState, key: &NodePublic) -> bool {
+    network.read(|state| state.has_valid_key(key, now()))
 }
 
 /// Whether the other server, if one is configured, admits a client.

@@ -21,15 +21,16 @@
 pub mod admin;
 mod clients;
 mod clock;
-pub mod commands;
+mod commands;
 pub mod configuration;
 mod derp;
 mod http;
 mod net;
 pub mod network;
 mod oidc;
-pub mod process;
+mod process;
 pub mod program;
+mod random;
 pub mod serve;
 pub mod store;
 mod tenants;

@@ -10,9 +10,9 @@
 //! two flushes of the disk. A change is published only when it is on disk.
 
 mod command;
-pub mod counters;
+pub(crate) mod counters;
 mod followers;
-pub mod health;
+pub(crate) mod health;
 mod leases;
 mod writer;
 

@@ -27,7 +27,7 @@ mod pages;
 mod provider;
 mod sealed;
 mod ssh;
-mod table;
+pub mod table;
 mod token;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,19 +46,19 @@ use openidconnect::{
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-pub use self::table::{OidcTable, Secret};
 use self::{
     login_error::LoginError,
     logins::Logins,
     pages::Page,
     provider::Provider,
     sealed::{Begun, Sealer},
+    table::OidcTable,
 };
 use crate::{
     clock::now,
     http::body::{self, Answer},
     net::address::ServerUrl,
-    serve::Tenant,
+    network::NetworkState,
 };
 
 const CALLBACK: &str = "/oidc/callback";
@@ -73,6 +73,8 @@ const LONGEST_WORDS: usize = 256;
 /// Logins at a provider.
 pub struct Oidc {
     table: OidcTable,
+    /// Whether browsers reach the server with TLS.
+    is_https: bool,
     provider: Provider,
     sealer: Sealer,
     identified: Mutex<Logins<Identified>>,
@@ -89,8 +91,8 @@ pub enum Purpose {
 
 impl Purpose {
     /// Checks that a registration or login with this ID waits.
-    fn check(self, tenant: &Tenant, number: &str) -> Result<(), LoginError> {
-        tenant.network.read(|state| match self {
+    fn check(self, network: &NetworkState, number: &str) -> Result<(), LoginError> {
+        network.read(|state| match self {
             Self::Machine => {
                 state.pending_registration(number).map(drop).ok_or(LoginError::NoMachine)
             }
@@ -133,22 +135,23 @@ impl Oidc {
     ///
     /// # Errors
     /// The secret's file cannot be read.
-    pub fn new(table: OidcTable, tenant: &ServerUrl) -> anyhow::Result<Self> {
-        let redirect = RedirectUrl::new(format!("{tenant}{CALLBACK}"))?;
+    pub fn new(table: OidcTable, url: &ServerUrl) -> anyhow::Result<Self> {
+        let redirect = RedirectUrl::new(format!("{url}{CALLBACK}"))?;
         let provider = Provider::new(table.clone(), redirect)?;
         let sealer = Sealer::new()?;
-        Ok(Self { table, provider, sealer, identified: Mutex::default() })
+        let is_https = url.is_https();
+        Ok(Self { table, is_https, provider, sealer, identified: Mutex::default() })
     }
 }
 
 /// Redirects a browser to the provider, for the registration or login with this ID.
 pub async fn begin(
-    tenant: &Tenant,
+    network: &NetworkState,
     oidc: &Oidc,
     purpose: Purpose,
     number: &str,
 ) -> Response<Answer> {
-    match try_begin(tenant, oidc, purpose, number).await {
+    match try_begin(network, oidc, purpose, number).await {
         Ok(response) => response,
         Err(login_error @ (LoginError::NoMachine | LoginError::NoLogin)) => {
             error_page(login_error, StatusCode::NOT_FOUND).into()
@@ -161,12 +164,12 @@ pub async fn begin(
 }
 
 async fn try_begin(
-    tenant: &Tenant,
+    network: &NetworkState,
     oidc: &Oidc,
     purpose: Purpose,
     number: &str,
 ) -> Result<Response<Answer>, LoginError> {
-    purpose.check(tenant, number)?;
+    purpose.check(network, number)?;
     let client = oidc.provider.client().await?;
     let flow = CoreAuthenticationFlow::AuthorizationCode;
     let mut request =
@@ -190,7 +193,7 @@ async fn try_begin(
         tracing::error!("OIDC: {error:#}");
         LoginError::Broken("the server could not start a login")
     })?;
-    let cookie = cookie(tenant, &state, &sealed, logins::LIFE.as_secs());
+    let cookie = cookie(oidc.is_https, &state, &sealed, logins::LIFE.as_secs());
     let mut response = Response::new(Answer::Text(None));
     *response.status_mut() = StatusCode::FOUND;
     let location = HeaderValue::from_str(url.as_str());
@@ -201,21 +204,25 @@ async fn try_begin(
 }
 
 /// Answers requests of browsers below /oidc/.
-pub async fn answer(tenant: &Tenant, oidc: &Oidc, request: Request<Incoming>) -> Response<Answer> {
+pub async fn answer(
+    network: &NetworkState,
+    oidc: &Oidc,
+    request: Request<Incoming>,
+) -> Response<Answer> {
     let (head, body) = request.into_parts();
     let answered = match (&head.method, head.uri.path()) {
         (&Method::GET, CALLBACK) => {
             let query = head.uri.query().unwrap_or_default();
-            identify(tenant, oidc, &head.headers, query).await
+            identify(network, oidc, &head.headers, query).await
         }
         (&Method::POST, CONFIRM) => match body::read(body, LONGEST_FORM).await {
-            Ok(form) => confirm(tenant, oidc, &head.headers, &form).await,
+            Ok(form) => confirm(network, oidc, &head.headers, &form).await,
             Err(refusal) => return refusal,
         },
         _ => return Page::new(StatusCode::NOT_FOUND, "Not found").into(),
     };
     answered.unwrap_or_else(|login_error| {
-        tenant.network.counters().refused.oidc.add(1);
+        network.counters().refused.oidc.add(1);
         let status = match login_error {
             LoginError::Unreachable => StatusCode::SERVICE_UNAVAILABLE,
             LoginError::Broken(_) | LoginError::Untrusted(_) => StatusCode::BAD_GATEWAY,
@@ -230,7 +237,7 @@ pub async fn answer(tenant: &Tenant, oidc: &Oidc, request: Request<Incoming>) ->
 
 /// Handles a browser that returns from the provider.
 async fn identify(
-    tenant: &Tenant,
+    network: &NetworkState,
     oidc: &Oidc,
     headers: &HeaderMap,
     query: &str,
@@ -257,10 +264,11 @@ async fn identify(
     })?;
     let (page, yes) = match purpose {
         Purpose::Machine => {
-            let page = confirmation_page(tenant, &number, &profile).ok_or(LoginError::NoMachine)?;
+            let page =
+                confirmation_page(network, &number, &profile).ok_or(LoginError::NoMachine)?;
             (page, "Yes, this is my machine")
         }
-        Purpose::Ssh => (ssh::confirmation_page(tenant, &number, &profile)?, "Yes, I log in"),
+        Purpose::Ssh => (ssh::confirmation_page(network, &number, &profile)?, "Yes, I log in"),
     };
     let token = CsrfToken::new_random().into_secret();
     let browser = sealed.to_owned();
@@ -271,8 +279,8 @@ async fn identify(
 }
 
 /// The confirmation page of a machine.
-fn confirmation_page(tenant: &Tenant, number: &str, profile: &Profile) -> Option<Page> {
-    tenant.network.read(|state| {
+fn confirmation_page(network: &NetworkState, number: &str, profile: &Profile) -> Option<Page> {
+    network.read(|state| {
         let waiting = state.pending_registration(number)?;
         let machine = waiting.machine.to_string();
         let user = state.user_of_identity(&profile.identity).map(|user| user.id);
@@ -306,7 +314,7 @@ fn confirmation_page(tenant: &Tenant, number: &str, profile: &Profile) -> Option
 
 /// Handles the user's confirmation.
 async fn confirm(
-    tenant: &Tenant,
+    network: &NetworkState,
     oidc: &Oidc,
     headers: &HeaderMap,
     form: &[u8],
@@ -320,23 +328,23 @@ async fn confirm(
         return Err(LoginError::Stale);
     }
     let page = match purpose {
-        Purpose::Machine => admit_machine(tenant, oidc, number, profile, token_expires).await?,
-        Purpose::Ssh => ssh::confirm(tenant, number, profile).await?,
+        Purpose::Machine => admit_machine(network, oidc, number, profile, token_expires).await?,
+        Purpose::Ssh => ssh::confirm(network, number, profile).await?,
     };
     let mut response = Response::from(page);
-    response.headers_mut().insert(SET_COOKIE, cookie(tenant, &state_of, "", 0));
+    response.headers_mut().insert(SET_COOKIE, cookie(oidc.is_https, &state_of, "", 0));
     Ok(response)
 }
 
 async fn admit_machine(
-    tenant: &Tenant,
+    network: &NetworkState,
     oidc: &Oidc,
     number: String,
     profile: Profile,
     token_expires: Time,
 ) -> Result<Page, LoginError> {
     let (expiry, by_token) = (oidc.table.expiry, oidc.table.use_expiry_from_token);
-    let admitted = tenant.network.run(move |state, now| {
+    let admitted = network.run(move |state, now| {
         let expires = by_token.then_some(token_expires).or(expiry.map(|life| now.after(life)));
         admit(state, &number, &profile, expires, now)
     });
@@ -349,7 +357,7 @@ async fn admit_machine(
         other => LoginError::broken("the network refused the machine", other),
     })?;
     tracing::info!("OIDC: {} admitted the node {}", admitted.user, admitted.node);
-    tenant.network.warn_of_names();
+    network.warn_of_names();
     let words = format!("{} has joined the network. You can close this page.", admitted.node);
     Ok(Page::new(StatusCode::OK, "Done").paragraph(&words))
 }
@@ -400,8 +408,8 @@ fn parameter(pairs: &str, name: &str) -> Option<String> {
 }
 
 /// The cookie of a browser that started a login. Each tab has its own.
-fn cookie(tenant: &Tenant, state: &str, value: &str, seconds: u64) -> HeaderValue {
-    let secure = if tenant.url.is_https() { "; Secure" } else { "" };
+fn cookie(is_https: bool, state: &str, value: &str, seconds: u64) -> HeaderValue {
+    let secure = if is_https { "; Secure" } else { "" };
     // Lax, because with Strict the redirect from the provider would lack the cookie.
     let text = format!(
         "{}={value}; Path=/oidc; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}",

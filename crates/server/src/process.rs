@@ -11,6 +11,7 @@
 //! already. A thread reads the signals. tokio's `signal` feature is not used: cargo would enable it
 //! for `linerate` as well, whose sandbox does not allow its system calls.
 
+pub mod context;
 pub mod files;
 pub mod log;
 pub mod sandbox;
@@ -23,17 +24,17 @@ use std::{
 };
 
 use anyhow::Context;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use sys::{
     atomic_file::set_private_umask,
     process::{Service, Signal, Signals, harden, raise_file_limit},
 };
 use tokio::{
     runtime::{Builder, Handle, Runtime},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
-use self::sandbox::Sandbox;
+use self::{context::ProcessContext, sandbox::Sandbox};
 use crate::{
     configuration::Configuration, serve::serve_in, tenants::Tenants,
     tls::certificates::Certificates,
@@ -41,17 +42,6 @@ use crate::{
 
 /// Maximum wait for the store's last writes.
 const LAST_WRITES: Duration = Duration::from_secs(3);
-
-/// What the process provides to the server.
-#[derive(Default)]
-pub struct ProcessContext {
-    sandbox: Option<Sandbox>,
-    service: Option<Arc<Service>>,
-    certificates: Arc<OnceLock<Arc<Certificates>>>,
-    tenants: Arc<OnceLock<Arc<Tenants>>>,
-    /// Runtime of the data plane, if it is separate from the control plane's.
-    data_plane: Option<Handle>,
-}
 
 /// Serves until the process ends.
 ///
@@ -80,14 +70,11 @@ pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()
         Some(sandbox) => sandbox.confine_files()?,
         None => tracing::info!("sandbox: disabled"),
     }
-    let certificates = Arc::default();
     let relaying = runtime()?;
-    let data_plane = Some(relaying.handle().clone());
-    let tenants = Arc::default();
-    let context = ProcessContext { sandbox, service, certificates, tenants, data_plane };
-    let (service, certificates) = (context.service.clone(), context.certificates.clone());
+    let context = ProcessContext::new(sandbox, service.clone(), relaying.handle().clone());
+    let certificates = context.certificates();
     let serving = runtime()?;
-    let end = Shutdown { tenants: context.tenants.clone(), threads: serving.handle().clone() };
+    let end = Shutdown { tenants: context.tenants(), threads: serving.handle().clone() };
     let thread = thread::Builder::new().name("signals".into());
     let handle_signals = move || handle_signals(&signals, &certificates, service.as_deref(), &end);
     thread.spawn(handle_signals).context("threads")?;
@@ -100,40 +87,6 @@ pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()
 /// The threads cannot be created.
 pub fn runtime() -> anyhow::Result<Runtime> {
     Builder::new_multi_thread().enable_all().build().context("threads")
-}
-
-impl ProcessContext {
-    /// Runtime for relaying datagrams, STUN, and waiting for all client sockets. It is separate,
-    /// so that a flood of handshakes or a change of a large network does not delay datagrams.
-    pub fn data_plane(&self) -> Handle {
-        self.data_plane.clone().unwrap_or_else(Handle::current)
-    }
-
-    /// Called when all listeners are open, and the stores are open or being opened.
-    ///
-    /// # Errors
-    /// The kernel refuses the sandbox.
-    pub fn started(
-        self,
-        tenants: &Arc<Tenants>,
-        certificates: Option<Arc<Certificates>>,
-    ) -> anyhow::Result<()> {
-        if let Some(certificates) = certificates {
-            // It was empty, because this is called once.
-            let _ = self.certificates.set(certificates);
-        }
-        let _ = self.tenants.set(Arc::clone(tenants));
-        if let Some(sandbox) = self.sandbox {
-            sandbox.confine_calls()?;
-        }
-        if let Some(service) = self.service {
-            service.ready();
-            if let Some(limit) = service.watchdog() {
-                tokio::spawn(feed_watchdog(service, Arc::clone(tenants), limit));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Work at shutdown.
@@ -178,19 +131,6 @@ fn handle_signals(
                 std::process::exit(0);
             }
             Err(error) => return tracing::error!("signals: {error}"),
-        }
-    }
-}
-
-/// Feeds the service manager's watchdog while every started network answers commands. A network
-/// whose database is unavailable still answers.
-async fn feed_watchdog(service: Arc<Service>, tenants: Arc<Tenants>, limit: Duration) {
-    loop {
-        sleep(limit / 3).await;
-        let all = tenants.all().iter().filter_map(|slot| slot.tenant());
-        let answers = all.map(|tenant| tenant.network.run(|_, _| ()));
-        if let Ok(Ok(_)) = timeout(limit / 3, try_join_all(answers)).await {
-            service.alive();
         }
     }
 }

@@ -3,39 +3,18 @@
 mod onboarding;
 mod start;
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use axum::Router;
-use tailnet::keys::MachineKey;
-use tokio::{
-    runtime::Handle,
-    sync::{Semaphore, watch},
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::{runtime::Handle, sync::watch, task::JoinSet, time::timeout};
 
-pub use self::onboarding::certificate_hint;
 use self::start::TenantStart;
 use crate::{
-    admin::{api, page, sessions::Sessions},
-    clients::{
-        data_paths::DataPaths,
-        machine::waiting_requests::WaitingRequests,
-        map_stream::{MapPermits, PackedFrames},
-        pings::Pings,
-    },
+    admin::api,
     configuration::Configuration,
-    derp::Relay,
     http::{listen, metrics},
-    net::{address::ServerUrl, stun},
-    network::{NetworkState, health::Health},
-    oidc::Oidc,
-    process::{ProcessContext, files},
+    net::stun,
+    process::{context::ProcessContext, files},
     tenants::Tenants,
     tls::{Acceptors, Tls, own_certificate::OwnCertificate},
 };
@@ -43,83 +22,15 @@ use crate::{
 /// How long the listeners wait for networks that are slow to start, if there are several.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A network with everything that serves it. Tenants do not share state.
-pub struct Tenant {
-    /// URL under which clients reach it.
-    pub(crate) url: ServerUrl,
-    /// Origin of the administrators' page. Browsers store its cookie only with TLS.
-    pub(crate) admin_origin: ServerUrl,
-    /// Fingerprint of a self-signed certificate at this origin.
-    pub(crate) admin_fingerprint: Option<String>,
-    /// The Noise key.
-    pub(crate) noise: MachineKey,
-    /// Name of the network in streams. It is the same at all servers of a shared database.
-    pub(crate) name: String,
-    /// The network's state.
-    pub(crate) network: Arc<NetworkState>,
-    /// The relay, if it is enabled.
-    pub(crate) relay: Option<Arc<Relay>>,
-    /// The login provider, if one is configured.
-    pub(crate) oidc: Option<Oidc>,
-    /// Packed frames that several clients receive.
-    pub(crate) packed: PackedFrames,
-    /// Requests to clients.
-    pub(crate) pings: Pings,
-    /// Routers that carry data.
-    pub(crate) data_paths: DataPaths,
-    /// Registration requests that wait for a decision.
-    pub(crate) waiting_requests: WaitingRequests,
-    /// Permits to send a whole map.
-    pub(crate) turns: MapPermits,
-    /// Sessions of the page.
-    pub(crate) sessions: Arc<Sessions>,
-    /// Permits for event streams of the page.
-    pub(crate) streams: Arc<Semaphore>,
-    /// Health of the network.
-    pub(crate) health: Health,
-    /// Routers of the API and the page. They refer back to the tenant, and both live as long as
-    /// the process.
-    pub(crate) fronts: OnceLock<Fronts>,
-}
-
-/// Routers for administrators.
-pub struct Fronts {
-    /// The API.
-    pub(crate) api: Router,
-    /// The page.
-    pub(crate) page: Router,
-}
-
-impl Tenant {
-    /// The command with which a node joins, without an auth key.
-    pub(crate) fn join_command(&self) -> String {
-        format!("linerate join {} --server-key {}", self.url, self.noise.public())
-    }
-
-    /// The link that opens the page with this token. Browsers do not send the part after the
-    /// number sign, so it appears in no log.
-    pub(crate) fn admin_link(&self, token: &str) -> String {
-        format!("{}/admin/login#{token}", self.admin_origin)
-    }
-
-    /// Routers for administrators.
-    pub(crate) fn fronts(self: &Arc<Self>) -> &Fronts {
-        self.fronts.get_or_init(|| Fronts {
-            api: api::router(Arc::clone(self)),
-            page: page::router(Arc::clone(self)),
-        })
-    }
-}
-
-/// Runs until the process ends.
+/// Runs until the process ends, on the current runtime and without a sandbox.
 ///
 /// # Errors
 /// The server cannot start.
 pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
-    serve_in(configuration, ProcessContext::default()).await
+    serve_in(configuration, ProcessContext::new(None, None, Handle::current())).await
 }
 
-/// The same, with the context of the process.
+/// Runs until the process ends, in this context.
 ///
 /// # Errors
 /// The server cannot start.
@@ -159,7 +70,8 @@ pub async fn serve_in(configuration: Configuration, context: ProcessContext) -> 
     let ended = start(starts, is_listening).await?;
     listen_everywhere(&tenants, &configuration, &tls.acceptors, &data_plane).await?;
     for (slot, listener) in commands {
-        tokio::spawn(api::serve(slot, listener));
+        let router = move || slot.tenant().map(|tenant| tenant.fronts.api.clone());
+        tokio::spawn(api::serve(listener, router));
     }
     let of_strangers = Arc::clone(&tenants);
     tokio::spawn(async move { of_strangers.connections.release_memory().await });

@@ -8,16 +8,18 @@
 //!
 //! A single tenant answers all requests, whatever host they name.
 
+pub mod tenant;
+
 use std::sync::{Arc, OnceLock};
 
 use hyper::{Request, Response, StatusCode, header::HOST};
 use rustls_acme::ResolvesServerCertAcme;
 
+use self::tenant::Tenant;
 use crate::{
     configuration::{Configuration, NetworkName},
     http::body::{Answer, text},
     net::{address, connections::Connections, trusted_proxies::TrustedProxies},
-    serve::Tenant,
 };
 
 /// All tenants, with their shared parts.

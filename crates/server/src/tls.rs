@@ -1,5 +1,6 @@
 //! TLS certificates of a server, from files or an ACME authority, and of its relay.
 
+mod acceptor;
 pub mod acme;
 pub mod certificates;
 pub mod own_certificate;
@@ -8,12 +9,8 @@ use std::{path::Path, sync::Arc};
 
 use tokio_rustls::TlsAcceptor;
 
-use crate::{
-    configuration::Configuration,
-    http::listen,
-    net::address::ServerUrl,
-    tls::{acme::Acme, certificates::Certificates, own_certificate::OwnCertificate},
-};
+use self::{acme::Acme, certificates::Certificates, own_certificate::OwnCertificate};
+use crate::{configuration::Configuration, net::address::ServerUrl};
 
 /// TLS acceptors, and the tasks that renew certificates.
 pub struct Tls {
@@ -49,8 +46,10 @@ impl Tls {
         let files = files.map(|(chain, key)| Certificates::read(chain, key)).transpose()?;
         let files = files.map(Arc::new);
         let all = match (&acme, &files) {
-            (Some(acme), _) => Some(listen::tls(Arc::clone(&acme.resolver) as _, true)?),
-            (None, Some(files)) => Some(listen::tls(Arc::clone(files) as _, false)?),
+            (Some(acme), _) => {
+                Some(acceptor::with_resolver(Arc::clone(&acme.resolver) as _, true)?)
+            }
+            (None, Some(files)) => Some(acceptor::with_resolver(Arc::clone(files) as _, false)?),
             (None, None) => None,
         };
         Ok(Self { acceptors: Acceptors { all, relay }, acme, files })

@@ -20,6 +20,7 @@ mod keys;
 mod nodes;
 mod openapi;
 mod policy;
+mod route;
 mod routes;
 mod socket;
 mod ssh_logins;
@@ -29,7 +30,7 @@ mod views;
 mod why;
 
 pub use self::{
-    admit::{AccessRefusal, Arrival, is_same_origin, session_of},
+    admit::{AccessRefusal, is_same_origin, session_of},
     routes::{listed_routes, router},
     socket::{bind, serve},
     ssh_logins::describe as describe_login,

@@ -23,7 +23,7 @@ use askama::Template;
 use axum::{
     Router,
     body::Body,
-    extract::{FromRequestParts, Request},
+    extract::{FromRef, FromRequestParts, Request},
     http::{
         HeaderValue, StatusCode,
         header::{
@@ -38,9 +38,13 @@ use axum::{
 };
 
 use crate::{
-    admin::{api, sessions::Session},
+    admin::{
+        api,
+        sessions::{Session, Sessions},
+        state::AdminState,
+    },
     http::body,
-    serve::Tenant,
+    network::NetworkState,
 };
 
 /// Prefix of the paths.
@@ -65,7 +69,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const LONGEST: usize = 4 << 10;
 
 /// Router of the page.
-pub fn router(tenant: Arc<Tenant>) -> Router {
+pub fn router(state: AdminState) -> Router {
     Router::new()
         .route("/", get(home))
         .route("/admin", get(home))
@@ -87,7 +91,7 @@ pub fn router(tenant: Arc<Tenant>) -> Router {
         .route("/admin/assets/{name}", get(assets::file))
         .fallback(async || not_found())
         .layer(from_fn(guard))
-        .with_state(tenant)
+        .with_state(state)
 }
 
 async fn home(_: PageSession) -> Redirect {
@@ -131,7 +135,7 @@ fn render(template: &impl Template) -> Response {
 
 /// An administrator with a session. Others are redirected to the login page.
 pub struct PageSession {
-    tenant: Arc<Tenant>,
+    network: Arc<NetworkState>,
     session: Session,
 }
 
@@ -147,21 +151,23 @@ pub struct Frame {
 
 impl PageSession {
     fn frame(&self, here: &'static str) -> Frame {
-        let since = *self.tenant.network.committed().borrow();
-        let network = self.tenant.network.read(|state| state.settings().base_domain.clone());
+        let since = *self.network.committed().borrow();
+        let network = self.network.read(|state| state.settings().base_domain.clone());
         Frame { network, since, token: self.session.token.clone(), here, assets: assets::version() }
     }
 }
 
-impl FromRequestParts<Arc<Tenant>> for PageSession {
+impl FromRequestParts<AdminState> for PageSession {
     type Rejection = Redirect;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        tenant: &Arc<Tenant>,
+        state: &AdminState,
     ) -> Result<Self, Self::Rejection> {
-        match api::session_of(tenant, &parts.headers) {
-            Some(session) => Ok(Self { tenant: Arc::clone(tenant), session }),
+        let network = Arc::<NetworkState>::from_ref(state);
+        let sessions = Arc::<Sessions>::from_ref(state);
+        match api::session_of(&network, &sessions, &parts.headers) {
+            Some(session) => Ok(Self { network, session }),
             None => Err(Redirect::to("/admin/login")),
         }
     }

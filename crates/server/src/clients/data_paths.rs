@@ -29,7 +29,8 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{clients::pings::Ping, serve::Tenant};
+use super::pings::{Ping, Pings};
+use crate::network::NetworkState;
 
 /// Pause between two rounds.
 const REST: Duration = Duration::from_secs(3);
@@ -140,16 +141,16 @@ impl DataPaths {
     }
 }
 
-/// Checks routers as long as the tenant exists.
-pub async fn watch(tenant: Weak<Tenant>) {
+/// Checks routers as long as the network exists.
+pub async fn watch(network: Weak<NetworkState>, pings: Arc<Pings>, paths: Arc<DataPaths>) {
     // A router without answers must not delay the checks of others.
     let (mut tasks, mut busy) = (JoinSet::new(), HashMap::new());
     loop {
         sleep(REST).await;
-        let Some(tenant) = tenant.upgrade() else { return };
-        let is_here = |id| tenant.pings.is_connected(id);
-        let all = tenant.network.read(|state| {
-            tenant.data_paths.lock().retain(|id, _| state.node(*id).is_some());
+        let Some(network) = network.upgrade() else { return };
+        let is_here = |id| pings.is_connected(id);
+        let all = network.read(|state| {
+            paths.lock().retain(|id, _| state.node(*id).is_some());
             state.probed_routers(is_here)
         });
         for watched in all.into_iter().filter(|one| !one.probers.is_empty()) {
@@ -159,8 +160,11 @@ pub async fn watch(tenant: Weak<Tenant>) {
             }
             busy.retain(|_, task: &mut AbortHandle| !task.is_finished());
             if !busy.contains_key(&watched.router) {
-                let (router, tenant) = (watched.router, Arc::clone(&tenant));
-                let task = tasks.spawn(async move { check_router(&tenant, &watched).await });
+                let router = watched.router;
+                let (network, pings) = (Arc::clone(&network), Arc::clone(&pings));
+                let paths = Arc::clone(&paths);
+                let check = async move { check_router((&network, &pings), &paths, &watched).await };
+                let task = tasks.spawn(check);
                 busy.insert(router, task);
             }
             sleep(PACE).await;
@@ -169,12 +173,15 @@ pub async fn watch(tenant: Weak<Tenant>) {
 }
 
 /// Checks whether data reaches a router, and updates the network's state.
-async fn check_router(tenant: &Arc<Tenant>, watched: &ProbedRouter) {
-    let paths = &tenant.data_paths;
+async fn check_router(
+    (network, pings): (&NetworkState, &Arc<Pings>),
+    paths: &DataPaths,
+    watched: &ProbedRouter,
+) {
     let is_broken = paths.is_broken(watched.router);
     if !is_broken {
         let Some(prober) = paths.next(watched, 1).pop() else { return };
-        let is_reached = reaches(tenant, prober.id, watched.address).await;
+        let is_reached = reaches(pings, prober.id, watched.address).await;
         if is_reached {
             paths.record_testimonies(watched, &[(prober.id, Testimony::Reached)]);
         }
@@ -188,8 +195,8 @@ async fn check_router(tenant: &Arc<Tenant>, watched: &ProbedRouter) {
             // It is known to be broken: only a prober that reaches it would be news.
             prober.controls.clear();
         }
-        let (tenant, router) = (Arc::clone(tenant), watched.address);
-        tasks.spawn(async move { (prober.id, testimony(&tenant, &prober, router).await) });
+        let (pings, router) = (Arc::clone(pings), watched.address);
+        tasks.spawn(async move { (prober.id, testimony(&pings, &prober, router).await) });
     }
     let testimonies = tasks.join_all().await;
     tracing::debug!(router = %watched.router, ?testimonies, "other nodes were queried");
@@ -206,14 +213,14 @@ async fn check_router(tenant: &Arc<Tenant>, watched: &ProbedRouter) {
         "no data reaches the router {router}: other nodes reach each other, but not the router"
     );
     // An error means that the server is about to end.
-    let _ = tenant.network.run(move |state, _| state.record_responses(&[(router, false)])).await;
+    let _ = network.run(move |state, _| state.record_responses(&[(router, false)])).await;
 }
 
 /// Tests whether a prober reaches a router.
-async fn testimony(tenant: &Tenant, prober: &Prober, router: Ipv4Addr) -> Testimony {
+async fn testimony(pings: &Pings, prober: &Prober, router: Ipv4Addr) -> Testimony {
     let (is_reached, reaches_another) = tokio::join!(
-        reaches(tenant, prober.id, router),
-        reaches_any(tenant, prober.id, &prober.controls)
+        reaches(pings, prober.id, router),
+        reaches_any(pings, prober.id, &prober.controls)
     );
     match (is_reached, reaches_another) {
         (true, _) => Testimony::Reached,
@@ -222,8 +229,8 @@ async fn testimony(tenant: &Tenant, prober: &Prober, router: Ipv4Addr) -> Testim
     }
 }
 
-async fn reaches_any(tenant: &Tenant, prober: NodeId, controls: &[Ipv4Addr]) -> bool {
-    let all = controls.iter().map(|control| Box::pin(reaches(tenant, prober, *control)));
+async fn reaches_any(pings: &Pings, prober: NodeId, controls: &[Ipv4Addr]) -> bool {
+    let all = controls.iter().map(|control| Box::pin(reaches(pings, prober, *control)));
     let mut all: Vec<_> = all.collect();
     while !all.is_empty() {
         let (is_reached, _, others) = futures_util::future::select_all(all).await;
@@ -236,9 +243,9 @@ async fn reaches_any(tenant: &Tenant, prober: NodeId, controls: &[Ipv4Addr]) -> 
 }
 
 /// Tests whether a prober reaches an address.
-async fn reaches(tenant: &Tenant, prober: NodeId, address: Ipv4Addr) -> bool {
+async fn reaches(pings: &Pings, prober: NodeId, address: Ipv4Addr) -> bool {
     for _ in 0..2 {
-        let testimonies = tenant.pings.send_ping(prober, Ping::AccessRules(address), ANSWER).await;
+        let testimonies = pings.send_ping(prober, Ping::AccessRules(address), ANSWER).await;
         if testimonies.is_ok_and(|testimonies| is_pong(&testimonies)) {
             return true;
         }

@@ -3,23 +3,26 @@
 //! their current form.
 
 use std::{
-    cell::RefCell,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
 use bytes::Bytes;
-use coordinator::{Cache, Frame, FrameKey, Part, PollResult, Session};
+use coordinator::{PollResult, Session};
 use tokio::{
     sync::{Semaphore, SemaphorePermit, mpsc, oneshot},
     time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::{
+    clients::{
+        frames::{PackedFrames, framed},
+        pings::Pings,
+    },
     clock::now,
     http::body::{Next, Parts},
     net::connections::Connection,
-    serve::Tenant,
+    network::NetworkState,
 };
 
 /// Range of the keepalive interval, in seconds, as in Tailscale and headscale. Clients time out
@@ -34,76 +37,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 const WHOLE_MAPS: usize = 64;
 /// How long a client that reads slowly can hold a permit.
 const TURN: Duration = Duration::from_secs(2);
-/// Number of packed frames that are cached for other clients.
-const KEPT: usize = 64;
-/// Compression level, the fastest of the usual ones.
-const LEVEL: i32 = 1;
 
 /// Always the same bytes, which clients recognize without unpacking.
 static SIGN_OF_LIFE: LazyLock<Bytes> = LazyLock::new(|| framed(br#"{"KeepAlive":true}"#));
-
-thread_local! {
-    static PACKER: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
-}
-
-/// Cache of packed frames that several clients receive.
-#[derive(Default)]
-pub struct PackedFrames(Mutex<Cache<FrameKey, Parts, KEPT>>);
-
-impl PackedFrames {
-    fn encode(&self, frame: &Frame) -> Parts {
-        let Some(key) = &frame.key else { return encode_frame(frame) };
-        let cache = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(parts) = cache().get(key) {
-            return parts.clone();
-        }
-        let parts = encode_frame(frame);
-        let bytes = key.bytes() + parts.iter().map(Bytes::len).sum::<usize>();
-        cache().insert(key.clone(), parts.clone(), bytes);
-        parts
-    }
-}
-
-/// Encodes a frame. Individual text and packed blocks are separate zstd frames, which clients
-/// decompress as one.
-pub fn encode_frame(frame: &Frame) -> Parts {
-    let (mut parts, mut text) = (Parts::new(), String::new());
-    for part in frame.parts.iter() {
-        match part {
-            Part::Text(own) => text.push_str(own),
-            Part::Shared(shared) => text.push_str(shared),
-            Part::Block(block) => {
-                if !text.is_empty() {
-                    parts.push(pack(text.as_bytes()).into());
-                    text.clear();
-                }
-                parts.push(block.packed(|text| pack(text.as_bytes()).into()));
-            }
-        }
-    }
-    parts.push(pack(text.as_bytes()).into());
-    let length = length(parts.iter().map(Bytes::len).sum());
-    parts[0] = [&length[..], &parts[0]].concat().into();
-    parts
-}
-
-/// Encodes a text as a frame.
-pub fn framed(text: &[u8]) -> Bytes {
-    let packed = pack(text);
-    [&length(packed.len())[..], &packed].concat().into()
-}
-
-fn length(bytes: usize) -> [u8; 4] {
-    u32::try_from(bytes).expect("a map is shorter than 4 GiB").to_le_bytes()
-}
-
-fn pack(text: &[u8]) -> Vec<u8> {
-    PACKER.with_borrow_mut(|packer| {
-        let new = || zstd::bulk::Compressor::new(LEVEL).expect("the level is one");
-        let packer = packer.get_or_insert_with(new);
-        packer.compress(text).expect("a buffer in memory grows")
-    })
-}
 
 /// Permits to send a whole map.
 pub struct MapPermits(Semaphore);
@@ -111,6 +47,28 @@ pub struct MapPermits(Semaphore);
 impl Default for MapPermits {
     fn default() -> Self {
         Self(Semaphore::new(WHOLE_MAPS))
+    }
+}
+
+impl MapPermits {
+    /// Waits for a permit.
+    pub async fn acquire(&self) -> Option<SemaphorePermit<'_>> {
+        self.0.acquire().await.ok()
+    }
+}
+
+/// Parts of a network that its streams of maps use.
+pub struct MapSource {
+    network: Arc<NetworkState>,
+    pings: Arc<Pings>,
+    packed: PackedFrames,
+    permits: MapPermits,
+}
+
+impl MapSource {
+    /// Creates the source of a network.
+    pub fn new(network: Arc<NetworkState>, pings: Arc<Pings>) -> Self {
+        Self { network, pings, packed: PackedFrames::default(), permits: MapPermits::default() }
     }
 }
 
@@ -126,15 +84,15 @@ pub struct MapStream {
 
 impl MapStream {
     /// Sends changes to the client until either side ends the stream.
-    pub async fn follow(mut self, tenant: Arc<Tenant>) {
-        let (id, _guard) = (self.session.node(), tenant.network.counters().streams.increment());
-        let Ok(stream) = tenant.network.run(move |state, now| state.connect(id, now)).await else {
+    pub async fn follow(mut self, source: Arc<MapSource>) {
+        let (id, _guard) = (self.session.node(), source.network.counters().streams.increment());
+        let Ok(stream) = source.network.run(move |state, now| state.connect(id, now)).await else {
             return;
         };
-        if self.begin(&tenant).await.is_some() {
-            self.send_changes(&tenant).await;
+        if self.begin(&source).await.is_some() {
+            self.send_changes(&source).await;
         }
-        let end = || tenant.network.run(move |state, now| state.disconnect(id, stream, now));
+        let end = || source.network.run(move |state, now| state.disconnect(id, stream, now));
         // Retried, so that the node does not stay connected because the database was
         // unavailable.
         while end().await.is_err() {
@@ -143,15 +101,15 @@ impl MapStream {
     }
 
     /// Sends the whole map once, when a permit is available.
-    pub async fn once(mut self, tenant: Arc<Tenant>) {
+    pub async fn once(mut self, source: Arc<MapSource>) {
         let turn = tokio::select! {
-            turn = turn(&self.connection, &tenant) => turn,
+            turn = turn(&self.connection, &source) => turn,
             () = self.to.closed() => return,
         };
-        let polled = tenant.network.read(|state| self.session.poll(state, now()));
+        let polled = source.network.read(|state| self.session.poll(state, now()));
         let (PollResult::Frame(frame) | PollResult::End(Some(frame))) = polled else { return };
         let (taken, mut was_taken) = oneshot::channel();
-        if self.send(tenant.packed.encode(&frame), Some(taken)).await.is_some() {
+        if self.send(source.packed.encode(&frame), Some(taken)).await.is_some() {
             let (_own, of_all) = turn;
             // A slow client delays only the other streams of its connection.
             if timeout(TURN, &mut was_taken).await.is_err() {
@@ -162,8 +120,8 @@ impl MapStream {
     }
 
     /// Sends the first frame, when a permit is available. `None` if the stream has ended.
-    async fn begin(&mut self, tenant: &Tenant) -> Option<()> {
-        let mut turn = std::pin::pin!(turn(&self.connection, tenant));
+    async fn begin(&mut self, source: &MapSource) -> Option<()> {
+        let mut turn = std::pin::pin!(turn(&self.connection, source));
         let _turn = loop {
             tokio::select! {
                 turn = &mut turn => break turn,
@@ -171,17 +129,17 @@ impl MapStream {
                 () = self.to.closed() => return None,
             }
         };
-        let polled = tenant.network.read(|state| self.session.poll(state, now()));
+        let polled = source.network.read(|state| self.session.poll(state, now()));
         let (taken, was_taken) = oneshot::channel();
         match polled {
             PollResult::Frame(frame) => {
-                self.send(tenant.packed.encode(&frame), Some(taken)).await?;
+                self.send(source.packed.encode(&frame), Some(taken)).await?;
                 // The permit is released in either case.
                 let _ = timeout(TURN, was_taken).await;
                 Some(())
             }
             PollResult::End(frame) => {
-                self.send(tenant.packed.encode(&frame?), None).await?;
+                self.send(source.packed.encode(&frame?), None).await?;
                 None
             }
             PollResult::Nothing => Some(()),
@@ -189,22 +147,22 @@ impl MapStream {
     }
 
     /// Sends changes after the first frame, until either side ends the stream.
-    async fn send_changes(&mut self, tenant: &Tenant) -> Option<()> {
-        let mut changed = tenant.network.changed();
-        let mut questions = tenant.pings.subscribe(self.session.node());
+    async fn send_changes(&mut self, source: &MapSource) -> Option<()> {
+        let mut changed = source.network.changed();
+        let mut questions = source.pings.subscribe(self.session.node());
         let mut alive_at = Instant::now() + next_sign();
         loop {
             let end = *changed.borrow_and_update();
-            let polled = tenant.network.read(|state| self.session.poll_until(state, end, now()));
-            tenant.network.note_read();
+            let polled = source.network.read(|state| self.session.poll_until(state, end, now()));
+            source.network.note_read();
             match polled {
                 PollResult::Nothing => {}
                 PollResult::Frame(frame) => {
-                    self.send(tenant.packed.encode(&frame), None).await?;
+                    self.send(source.packed.encode(&frame), None).await?;
                     alive_at = Instant::now() + next_sign();
                 }
                 PollResult::End(frame) => {
-                    return self.send(tenant.packed.encode(&frame?), None).await;
+                    return self.send(source.packed.encode(&frame?), None).await;
                 }
             }
             let words = tokio::select! {
@@ -231,10 +189,10 @@ impl MapStream {
 /// it.
 async fn turn<'a>(
     connection: &'a Connection,
-    tenant: &'a Tenant,
+    source: &'a MapSource,
 ) -> (Option<SemaphorePermit<'a>>, Option<SemaphorePermit<'a>>) {
     let own = connection.first_map_permit().await;
-    (own, tenant.turns.0.acquire().await.ok())
+    (own, source.permits.acquire().await)
 }
 
 /// Time until the next keepalive, randomized for each client.

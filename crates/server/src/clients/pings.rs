@@ -24,10 +24,8 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    clients::{machine::random_number, map_stream},
-    http::body::Parts,
-};
+use super::frames::framed;
+use crate::{http::body::Parts, random::random_number};
 
 /// Path of the answers. They arrive inside Noise, so the host does not matter.
 pub const PATH: &str = "/machine/ping/";
@@ -99,7 +97,7 @@ impl Pings {
         patience: Duration,
     ) -> anyhow::Result<Bytes> {
         let number = random_number()?;
-        let frame = map_stream::framed(&ping_frame(&number, question));
+        let frame = framed(&ping_frame(&number, question));
         let answer = self.send(id, &number, &frame)?;
         let _waiting = Waiting { pings: self, number };
         let answer = timeout(patience, answer).await;

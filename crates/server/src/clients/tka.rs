@@ -1,7 +1,7 @@
 //! Requests of nodes about tailnet lock, inside Noise. The state answers, and this module decides
 //! which nodes may send which request.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use coordinator::{State, TkaRefusal, TkaRequest, object::NodeId};
 use hyper::{Response, StatusCode};
@@ -11,13 +11,10 @@ use crate::{
     http::body::{Answer, json, text},
     net::fair_semaphore::FairSemaphore,
     network::NetworkState,
-    serve::Tenant,
 };
 
 /// Prefix of the paths.
 pub const ROOT: &str = "/machine/tka/";
-/// Maximum size of a request that enables tailnet lock, in bytes: signatures of about 8,000 nodes.
-pub const LONGEST: usize = 2 << 20;
 
 /// Number of attempts to verify an update if other updates are applied in the meantime.
 const TRIES: usize = 5;
@@ -31,7 +28,7 @@ static PERMITS: LazyLock<FairSemaphore<MachinePublic>> = LazyLock::new(|| FairSe
 /// # Errors
 /// The change was not stored.
 pub async fn answer(
-    tenant: &Arc<Tenant>,
+    network: &NetworkState,
     machine: MachinePublic,
     path: &str,
     body: &[u8],
@@ -44,13 +41,13 @@ pub async fn answer(
         Err(why) => return Ok(text(StatusCode::BAD_REQUEST, &format!("{why}\n"))),
     };
     // The node may have joined, or learned of a change, at another server a moment ago.
-    tenant.network.refresh().await;
-    let Some(id) = tenant.network.read(|state| state.find_machine_node(&machine, &key)) else {
+    network.refresh().await;
+    let Some(id) = network.read(|state| state.find_machine_node(&machine, &key)) else {
         return Ok(text(StatusCode::NOT_FOUND, "this machine does not own this node\n"));
     };
     // Costly requests need a permit. A secret is hashed only for a node of the network, and while
     // tailnet lock is enabled.
-    let request = match request.needs_hash() && tenant.network.read(State::is_tka_on) {
+    let request = match request.needs_hash() && network.read(State::is_tka_on) {
         true => {
             let _permit = PERMITS.acquire(machine).await?;
             hash(request).await?
@@ -60,12 +57,10 @@ pub async fn answer(
     let answer = match &request {
         TkaRequest::Affected(_) => {
             let _permit = PERMITS.acquire(machine).await?;
-            tenant.network.read(|state| state.answer_tka_query(&request))
+            network.read(|state| state.answer_tka_query(&request))
         }
-        request if request.is_query() => {
-            tenant.network.read(|state| state.answer_tka_query(request))
-        }
-        _ => apply(&tenant.network, (machine, id), request).await?,
+        request if request.is_query() => network.read(|state| state.answer_tka_query(request)),
+        _ => apply(network, (machine, id), request).await?,
     };
     Ok(match answer {
         Ok(answer) => json(StatusCode::OK, answer),

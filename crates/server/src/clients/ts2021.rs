@@ -6,7 +6,7 @@ use base64ct::{Base64, Encoding};
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
     body::Incoming,
-    header::{CONNECTION, HeaderValue, UPGRADE},
+    header::{HeaderValue, UPGRADE},
     server::conn::http2,
     service::service_fn,
 };
@@ -23,13 +23,13 @@ use tokio::{
 use zeroize::Zeroizing;
 
 use crate::{
-    clients::machine::{self, Client},
+    clients::machine::{self, Client, ControlPlane},
     http::{
         body::{Answer, text},
+        upgrade::{connection_of, switching},
         web_socket::{self, WebSocket},
     },
     net::connections::{Connection, Stage},
-    serve::Tenant,
 };
 
 /// Interval of HTTP/2 pings, in addition to the map's keepalives.
@@ -53,14 +53,14 @@ const WINDOW: u32 = (64 << 10) - 1;
 const MESSAGE: usize = 16 << 10;
 
 /// Answers a request for ts2021, and serves the connection.
-pub fn upgrade(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer> {
+pub fn upgrade(control: &Arc<ControlPlane>, request: Request<Incoming>) -> Response<Answer> {
     if *request.method() == Method::POST {
-        return by_post(tenant, request);
+        return by_post(control, request);
     }
-    by_web_socket(tenant, request)
+    by_web_socket(control, request)
 }
 
-fn by_post(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer> {
+fn by_post(control: &Arc<ControlPlane>, request: Request<Incoming>) -> Response<Answer> {
     let upgrade = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
     if upgrade != Some(UPGRADE_PROTOCOL.as_bytes()) {
         return text(
@@ -72,28 +72,19 @@ fn by_post(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer>
     let Some(message) = message.and_then(decode) else {
         return text(StatusCode::BAD_REQUEST, "the request lacks a Noise handshake message\n");
     };
-    let (tenant, connection) = (Arc::clone(tenant), connection_of(&request));
+    let (control, connection) = (Arc::clone(control), connection_of(&request));
     tokio::spawn(async move {
         let upgraded = timeout(PATIENCE, hyper::upgrade::on(request)).await;
         let Ok(Ok(upgraded)) = upgraded else { return };
         tokio::select! {
-            () = speak(&tenant, TokioIo::new(upgraded), &message, &connection) => {}
+            () = speak(&control, TokioIo::new(upgraded), &message, &connection) => {}
             () = connection.evicted() => {}
         }
     });
     switching(HeaderValue::from_static(UPGRADE_PROTOCOL))
 }
 
-/// The answer that switches protocols.
-pub fn switching(protocol: HeaderValue) -> Response<Answer> {
-    let mut response = Response::new(Answer::Text(None));
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    response.headers_mut().insert(UPGRADE, protocol);
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    response
-}
-
-fn by_web_socket(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<Answer> {
+fn by_web_socket(control: &Arc<ControlPlane>, request: Request<Incoming>) -> Response<Answer> {
     let query = request.uri().query().unwrap_or_default().as_bytes();
     let mut pairs = form_urlencoded::parse(query);
     let message = pairs.find(|(name, _)| name.eq_ignore_ascii_case(HANDSHAKE_HEADER));
@@ -103,13 +94,13 @@ fn by_web_socket(tenant: &Arc<Tenant>, request: Request<Incoming>) -> Response<A
     let Some(response) = web_socket::accept(&request, UPGRADE_PROTOCOL) else {
         return text(StatusCode::UPGRADE_REQUIRED, "this is ts2021: use POST or a WebSocket\n");
     };
-    let (tenant, connection) = (Arc::clone(tenant), connection_of(&request));
+    let (control, connection) = (Arc::clone(control), connection_of(&request));
     tokio::spawn(async move {
         let upgraded = timeout(PATIENCE, hyper::upgrade::on(request)).await;
         let Ok(Ok(upgraded)) = upgraded else { return };
         let stream = WebSocket::new(TokioIo::new(upgraded), MESSAGE).await;
         tokio::select! {
-            () = speak(&tenant, stream, &message, &connection) => {}
+            () = speak(&control, stream, &message, &connection) => {}
             () = connection.evicted() => {}
         }
     });
@@ -122,15 +113,9 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
     Base64::decode_vec(text).ok()
 }
 
-/// The connection that a request arrived on.
-pub fn connection_of(request: &Request<Incoming>) -> Arc<Connection> {
-    let connection = request.extensions().get::<Arc<Connection>>();
-    Arc::clone(connection.expect("listen.rs puts it into every request"))
-}
-
 /// Performs the Noise handshake, then serves HTTP/2 until either side ends the connection.
 async fn speak(
-    tenant: &Arc<Tenant>,
+    control: &Arc<ControlPlane>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     message: &[u8],
     connection: &Arc<Connection>,
@@ -139,7 +124,8 @@ async fn speak(
     if getrandom::fill(&mut *ephemeral).is_err() {
         return;
     }
-    let handshake = connection.in_turn(|| Handshake::new(&tenant.noise, message, ephemeral)).await;
+    let handshake =
+        connection.in_turn(|| Handshake::new(control.noise(), message, ephemeral)).await;
     let handshake = match handshake {
         Ok(handshake) => handshake,
         Err(error) => {
@@ -156,10 +142,10 @@ async fn speak(
     }
     let stream = NoiseStream::of_coordinator(stream, sealer, opener);
     let client = Client { machine, version, from: connection.source() };
-    let (tenant, of_client) = (Arc::clone(tenant), Arc::clone(connection));
+    let (control, of_client) = (Arc::clone(control), Arc::clone(connection));
     let service = service_fn(move |request: Request<Incoming>| {
         let connection = Arc::clone(&of_client);
-        if connection.is_stranger() && tenant.network.read(|state| state.has_machine(&machine)) {
+        if connection.is_stranger() && control.has_machine(&machine) {
             connection.set_machine(machine);
         }
         // The headers are dropped here. The path is copied, because it shares memory with
@@ -167,7 +153,7 @@ async fn speak(
         let (head, body) = request.into_parts();
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let (method, uri) = (head.method, Uri::try_from(path.to_owned()).unwrap_or_default());
-        machine::answer(Arc::clone(&tenant), client, connection, (method, uri), body)
+        machine::answer(Arc::clone(&control), client, connection, (method, uri), body)
     });
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

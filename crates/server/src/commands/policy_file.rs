@@ -12,7 +12,10 @@ use ::policy::{Nodes, Policy, Refusal, to_json};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 
-use crate::commands::{self, Common};
+use crate::{
+    admin::policy_text::{parse, words},
+    commands::{self, Common},
+};
 
 /// Manages the policy. A file named `-` is standard input.
 #[derive(Debug, Subcommand)]
@@ -125,21 +128,6 @@ impl PolicyFile {
             }
         }
     }
-}
-
-/// Parses a policy, with or without its unsupported parts.
-///
-/// # Errors
-/// All errors in the policy.
-pub fn parse(text: &str, ignore_unsupported: bool) -> Result<Policy, Refusal> {
-    if ignore_unsupported { Policy::parse_supported(text) } else { Policy::parse(text) }
-}
-
-/// The errors of a policy, with a hint if all concern unsupported parts.
-pub fn words(refusal: &Refusal) -> String {
-    let is_supported = refusal.faults.iter().any(|fault| !fault.reason.is_unsupported());
-    let hint = "\n`--ignore-unsupported` ignores these parts, and the rules that depend on them";
-    format!("{refusal}{}", if is_supported { "" } else { hint })
 }
 
 fn filters(policy: &Policy, nodes: &Nodes, json: bool) -> anyhow::Result<String> {

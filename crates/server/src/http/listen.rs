@@ -10,12 +10,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::{
-    ConfigBuilder, ServerConfig, WantsVerifier,
-    pki_types::{CertificateDer, PrivateKeyDer},
-    server::{Accepted, Acceptor, ResolvesServerCert},
-};
-use rustls_acme::acme::ACME_TLS_ALPN_NAME;
+use rustls::server::{Accepted, Acceptor};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -24,15 +19,12 @@ use tokio::{
 };
 use tokio_rustls::{StartHandshake, TlsAcceptor, server::TlsStream};
 
+use super::{arrival::Arrival, router};
 use crate::{
-    admin::api::Arrival,
-    http::router,
     net::connections::{Connection, Stage},
     tenants::Tenants,
 };
 
-/// ALPN name of the protocol inside TLS.
-const HTTP: &[u8] = b"http/1.1";
 /// Maximum time for the TLS handshake, and for the head of each request.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum size of a request's head, in bytes. It is the minimum of the library.
@@ -44,39 +36,6 @@ const LONGEST_HELLO: usize = 12 << 10;
 const BACKLOG: u32 = 16 << 10;
 /// Pause after an error for lack of file descriptors or memory.
 const REST: Duration = Duration::from_millis(100);
-
-/// TLS acceptor with the resolver's current certificate. With `acme`, it answers TLS-ALPN challenges
-/// as well.
-///
-/// # Errors
-/// The library supports no TLS version.
-pub fn tls(resolver: Arc<dyn ResolvesServerCert>, acme: bool) -> anyhow::Result<TlsAcceptor> {
-    let mut config = builder()?.with_no_client_auth().with_cert_resolver(resolver);
-    let authority = acme.then(|| ACME_TLS_ALPN_NAME.to_vec());
-    config.alpn_protocols = [HTTP.to_vec()].into_iter().chain(authority).collect();
-    Ok(TlsAcceptor::from(Arc::new(config)))
-}
-
-/// TLS acceptor with one certificate.
-///
-/// # Errors
-/// The certificate and the key do not match.
-pub fn acceptor(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> anyhow::Result<TlsAcceptor> {
-    let mut config = builder()?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .context("the certificate and the key do not match")?;
-    config.alpn_protocols = vec![HTTP.to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
-}
-
-fn builder() -> anyhow::Result<ConfigBuilder<ServerConfig, WantsVerifier>> {
-    Ok(ServerConfig::builder_with_provider(crypto::tls::provider())
-        .with_safe_default_protocol_versions()?)
-}
 
 /// Listens at an address.
 ///

@@ -5,6 +5,7 @@ mod text;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::Incoming,
@@ -19,10 +20,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use super::body::{self, Answer, json};
 use crate::{
-    http::body::{self, Answer},
-    network::health,
-    tenants::Tenants,
+    network::health::failing,
+    tenants::{TenantSlot, Tenants},
 };
 
 /// Maximum number of connections. There are few scrapers, with one request each.
@@ -77,8 +78,33 @@ async fn answer(
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        (&Method::GET, "/health") => health::answer_of_all(&tenants).await,
+        (&Method::GET, "/health") => health_of_all(&tenants).await,
         (&Method::GET, _) => body::text(StatusCode::NOT_FOUND, "the counters are at /metrics\n"),
         _ => body::text(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n"),
     })
+}
+
+/// The answer to `/health` for all networks.
+async fn health_of_all(tenants: &Tenants) -> Response<Answer> {
+    if let [only] = tenants.all()
+        && let Some(tenant) = only.tenant()
+    {
+        return tenant.health.answer(&tenant.network).await;
+    }
+    let checks = tenants.all().iter().map(|slot| async move {
+        let message = match slot.tenant() {
+            Some(tenant) => tenant.health.check(&tenant.network).await.err()?.message(),
+            None => "it has not started",
+        };
+        Some(format!("{}: {message}", named(slot)))
+    });
+    let error: Vec<String> = join_all(checks).await.into_iter().flatten().collect();
+    match error.is_empty() {
+        true => json(StatusCode::OK, r#"{"status":"pass"}"#.into()),
+        false => failing(&error.join("; ")),
+    }
+}
+
+fn named(slot: &TenantSlot) -> &str {
+    slot.name.as_ref().map_or("the network of the top level", |name| name.text())
 }

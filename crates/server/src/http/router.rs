@@ -23,8 +23,7 @@ use crate::{
     derp,
     http::body::{self, Answer, json, text},
     oidc::{self, Purpose},
-    serve::Tenant,
-    tenants::{RoutingError, Tenants},
+    tenants::{RoutingError, Tenants, tenant::Tenant},
     tls::acme,
 };
 
@@ -59,7 +58,7 @@ async fn answer_of(
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
     let path = request.uri().path();
-    let fronts = tenant.fronts();
+    let fronts = &tenant.fronts;
     let front = match path {
         _ if path.starts_with(api::BASE) => Some(&fronts.api),
         _ if path.starts_with(page::ROOT) || path == "/" => Some(&fronts.page),
@@ -70,8 +69,10 @@ async fn answer_of(
     }
     Ok(match (request.method(), path) {
         (&Method::GET, "/key") => key(&tenant),
-        (&Method::GET | &Method::POST, UPGRADE_PATH) => ts2021::upgrade(&tenant, request),
-        (&Method::GET, "/derp") if tenant.relay.is_some() => derp::upgrade(&tenant, request),
+        (&Method::GET | &Method::POST, UPGRADE_PATH) => ts2021::upgrade(&tenant.control, request),
+        (&Method::GET, "/derp") if let Some(relay) = &tenant.relay => {
+            derp::upgrade(relay, &tenant.network, request)
+        }
         (&Method::GET | &Method::HEAD, "/derp/probe" | "/derp/latency-check") => probe(),
         (&Method::GET, "/generate_204") => generate_204(&request),
         // Clients request the addresses of relays here. They have them from their map.
@@ -90,7 +91,7 @@ async fn answer_of(
             if path.starts_with("/oidc/")
                 && let Some(oidc) = &tenant.oidc =>
         {
-            Box::pin(oidc::answer(&tenant, oidc, request)).await
+            Box::pin(oidc::answer(&tenant.network, oidc, request)).await
         }
         _ => text(StatusCode::NOT_FOUND, "not found\n"),
     })
@@ -99,7 +100,7 @@ async fn answer_of(
 /// The server's Noise key. The legacy key belongs to a protocol that no client uses any more.
 fn key(tenant: &Tenant) -> Response<Answer> {
     let keys = json!({
-        "legacyPublicKey": MachinePublic::default(), "publicKey": tenant.noise.public(),
+        "legacyPublicKey": MachinePublic::default(), "publicKey": tenant.noise,
     });
     json(StatusCode::OK, keys.to_string())
 }
@@ -164,7 +165,7 @@ async fn waiting(tenant: &Tenant, path: &str, purpose: Purpose) -> Response<Answ
         return text(StatusCode::NOT_FOUND, "no such registration or login\n");
     };
     if let Some(oidc) = &tenant.oidc {
-        return oidc::begin(tenant, oidc, purpose, number).await;
+        return oidc::begin(&tenant.network, oidc, purpose, number).await;
     }
     let (what, command) = (purpose.what(), purpose.command(number));
     let words = format!(

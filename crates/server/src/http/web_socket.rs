@@ -26,7 +26,7 @@ use tokio_tungstenite::{
     },
 };
 
-use crate::{clients::ts2021::switching, http::body::Answer};
+use super::{body::Answer, upgrade::switching};
 
 /// Maximum size of a sent message, in bytes.
 const WRITTEN: usize = 64 << 10;

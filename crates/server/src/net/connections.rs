@@ -32,10 +32,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::{
-    clients::tka,
-    net::fair_semaphore::{FairPermit, FairSemaphore},
-};
+use super::fair_semaphore::{FairPermit, FairSemaphore};
 
 /// Maximum number of strangers' connections. After a restart, a network of 10,000 nodes reconnects
 /// at once, possibly from one address.
@@ -48,10 +45,12 @@ const MOST_EACH: usize = 16;
 /// Maximum number of concurrent handshakes, for one address and in total.
 const HANDSHAKES_EACH: usize = 2;
 const HANDSHAKES: usize = 2;
+/// Maximum size of a request that enables tailnet lock, in bytes: signatures of about 8,000 nodes.
+pub const LONGEST_TKA_BODY: usize = 2 << 20;
 /// Maximum size of a request body of a machine in the network, in bytes: its description with all
 /// services. And of all concurrent bodies of a connection, one of which may enable tailnet lock.
 const BODY: usize = 256 << 10;
-const BODIES: usize = BODY + tka::LONGEST;
+const BODIES: usize = BODY + LONGEST_TKA_BODY;
 /// Maximum size of all concurrent bodies of a stranger's connection, in bytes: a description of a
 /// machine.
 const BODIES_OF_STRANGER: usize = 24 << 10;

@@ -4,15 +4,15 @@ use coordinator::{Profile, Refusal, SshLogin, State, Time};
 use hyper::StatusCode;
 
 use super::{login_error::LoginError, pages::Page};
-use crate::{admin::api::describe_login, clock::now, serve::Tenant};
+use crate::{admin::api::describe_login, clock::now, network::NetworkState};
 
 /// The confirmation page of an SSH login.
 pub fn confirmation_page(
-    tenant: &Tenant,
+    network: &NetworkState,
     number: &str,
     profile: &Profile,
 ) -> Result<Page, LoginError> {
-    tenant.network.read(|state| {
+    network.read(|state| {
         let login = own_login(state, number, profile, now())?;
         let name = |id| state.node(id).map_or("", |view| view.node.name.as_str());
         let Profile { display_name, username, email, .. } = profile;
@@ -36,11 +36,11 @@ pub fn confirmation_page(
 
 /// Handles the user's confirmation.
 pub async fn confirm(
-    tenant: &Tenant,
+    network: &NetworkState,
     number: String,
     profile: Profile,
 ) -> Result<Page, LoginError> {
-    let decided = tenant.network.run(move |state, now| {
+    let decided = network.run(move |state, now| {
         let login = own_login(state, &number, &profile, now)?;
         let what = format!("approve {}", describe_login(state, login));
         state.decide_ssh(&number, true, now).map_err(|_: Refusal| LoginError::NoLogin)?;

@@ -6,7 +6,7 @@ use anyhow::Context;
 use openidconnect::{ClientSecret, IssuerUrl};
 use serde::{Deserialize, Deserializer, de::Error};
 
-use crate::commands::parse_duration;
+use crate::configuration::duration::parse_duration;
 
 /// Parameters that the login itself sets.
 const OWN_PARAMETERS: [&str; 9] = [

@@ -18,7 +18,7 @@ use sys::process::{
     sandbox::{ALWAYS_READABLE, AccessRules, Enforcement, Ports, confine_files, confine_server},
 };
 
-use crate::{configuration::Configuration, oidc::Secret, store::DatabaseLocation};
+use crate::{configuration::Configuration, oidc::table::Secret, store::DatabaseLocation};
 
 /// Path of the CPU limits that the standard library reads.
 const GROUP: &str = "/sys/fs/cgroup";

@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::Context;
 use coordinator::{NewKey, object::User, secret};
 
-use super::Tenant;
 use crate::{
     clock::now,
     configuration::{NetworkName, ServerUrl, TLS_PORT},
+    tenants::tenant::Tenant,
+    tls::own_certificate::certificate_hint,
 };
 
 /// First user of an unconfigured network.
@@ -29,26 +30,18 @@ pub async fn print(
     if is_unconfigured {
         let (url, key) = (&tenant.url, first_key(tenant).await?);
         println!("Machines can join within an hour with one of\n");
-        println!("    {} --auth-key {key}", tenant.join_command());
+        println!("    {} --auth-key {key}", tenant.site.join_command());
         println!("    tailscale up --login-server {url} --auth-key {key}\n");
     }
-    let link = tenant.admin_link(&tenant.sessions.make_link(now())?);
+    let link = tenant.site.link(&tenant.sessions.make_link(now())?);
     let of_which = name.map(|name| format!(" of the network {name}")).unwrap_or_default();
     println!(
         "Administrators' page{of_which}. The link works once, within an hour:\n\n    {link}\n"
     );
-    if let Some(fingerprint) = &tenant.admin_fingerprint {
+    if let Some(fingerprint) = tenant.site.fingerprint() {
         println!("{}\n", certificate_hint(fingerprint));
     }
     Ok(())
-}
-
-/// What to compare before trusting a self-signed certificate.
-pub fn certificate_hint(fingerprint: &str) -> String {
-    format!(
-        "The browser warns about this page's self-signed certificate. Continue only if the SHA-256 \
-         fingerprint of the certificate is\n\n    {fingerprint}"
-    )
 }
 
 /// Warns that Tailscale's clients do not reconnect after an interruption, and why.

@@ -1,28 +1,23 @@
 //! Starts a network: its keys, its store, its relay, and its background tasks. If there are several
 //! networks, one that cannot start is retried and does not delay the others.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow};
 use sha2::{Digest, Sha256};
 use tailnet::derp::RelayKey;
-use tokio::{
-    runtime::Handle,
-    sync::{Semaphore, watch},
-    task::JoinHandle,
-    time::sleep,
-};
+use tokio::{runtime::Handle, sync::watch, task::JoinHandle, time::sleep};
 
-use super::{Tenant, onboarding};
+use super::onboarding;
 use crate::{
+    admin::{
+        api, page,
+        sessions::Sessions,
+        state::{AdminSite, AdminState},
+    },
     clients::{
         data_paths::{self, DataPaths},
-        machine::{self, waiting_requests::WaitingRequests},
-        map_stream::{MapPermits, PackedFrames},
+        machine::ControlPlane,
         pings::Pings,
         router_health,
     },
@@ -32,13 +27,15 @@ use crate::{
     network::{NetworkState, health::Health},
     oidc::Oidc,
     process::files,
+    random::random_number,
     store::Store,
-    tenants::TenantSlot,
+    tenants::{
+        TenantSlot,
+        tenant::{Fronts, Tenant},
+    },
     tls::own_certificate::OwnCertificate,
 };
 
-/// Maximum number of event streams of the page.
-const STREAMS: usize = 64;
 /// Pause before a network that could not start is retried.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -64,15 +61,13 @@ impl TenantStart {
     /// It cannot start.
     pub async fn start(&self) -> anyhow::Result<JoinHandle<()>> {
         let (tenant, maps, writer) = self.open().await?;
-        tokio::spawn(router_health::watch(Arc::downgrade(&tenant)));
-        tokio::spawn(data_paths::watch(Arc::downgrade(&tenant)));
         if let Some(relay) = &tenant.relay {
             relay.mesh_with(&self.configuration.derp.mesh_with);
         }
         let network = Arc::clone(&tenant.network);
         tokio::spawn(async move { maps.follow(&network).await });
-        let holding = Arc::clone(&tenant);
-        tokio::spawn(async move { holding.waiting_requests.follow(&holding.network).await });
+        let control = Arc::clone(&tenant.control);
+        tokio::spawn(async move { control.wake_decided_requests().await });
         self.slot.set_started(tenant);
         Ok(writer)
     }
@@ -116,7 +111,7 @@ impl TenantStart {
     ) -> anyhow::Result<Infallible> {
         listens.wait_for(|listens| *listens).await.context("the server is about to end")?;
         if let Some(tenant) = self.slot.tenant() {
-            tracing::info!(key = %tenant.noise.public(), "serving {}", tenant.url);
+            tracing::info!(key = %tenant.noise, "serving {}", tenant.url);
             tenant.network.warn_of_names();
             onboarding::print(tenant, self.configuration.name.as_ref(), self.is_unconfigured)
                 .await?;
@@ -144,34 +139,46 @@ impl TenantStart {
             true => base16ct::lower::encode_string(&Sha256::digest(&key)[..12]),
             // Names are not reused without a shared database, because connections do not
             // survive a restart.
-            false => machine::random_number()?,
+            false => random_number()?,
         };
         let (network, writer) = NetworkState::open(store, settings).await?;
         let relay = relay.map(|(key, mesh, admission)| {
             let (counters, threads) = (&network.counters().relay, self.data_plane.clone());
             Arc::new(Relay::new(key, mesh, admission, counters, threads))
         });
+        let (pings, paths) = (Arc::<Pings>::default(), Arc::<DataPaths>::default());
+        let weak = || Arc::downgrade(&network);
+        tokio::spawn(router_health::watch(weak(), Arc::clone(&pings), Arc::clone(&paths)));
+        tokio::spawn(data_paths::watch(weak(), Arc::clone(&pings), paths));
         let admin_origin = admin_origin(configuration, &url);
         // The page uses the relay's port with its self-signed certificate.
         let own = self.certificate.as_ref().filter(|_| admin_origin != url);
+        let fingerprint = own.map(|own| own.fingerprint());
+        let public = noise.public();
+        let join_command = format!("linerate join {url} --server-key {public}");
+        let site = Arc::new(AdminSite::new(admin_origin, fingerprint, join_command));
+        let (sessions, health) = (Arc::<Sessions>::default(), Arc::<Health>::default());
+        let state = AdminState::new(
+            Arc::clone(&network),
+            Arc::clone(&site),
+            Arc::clone(&sessions),
+            Arc::clone(&pings),
+            Arc::clone(&health),
+        );
+        let fronts = Fronts { api: api::router(state.clone()), page: page::router(state) };
+        let parts = (Arc::clone(&network), pings, Arc::clone(&sessions));
+        let control = Arc::new(ControlPlane::new(parts, noise, url.clone(), name));
         let tenant = Arc::new(Tenant {
-            admin_fingerprint: own.map(|own| own.fingerprint()),
-            admin_origin,
             url,
-            noise,
-            name,
+            noise: public,
             network,
+            control,
             relay,
-            packed: PackedFrames::default(),
-            pings: Pings::default(),
-            data_paths: DataPaths::default(),
-            waiting_requests: WaitingRequests::default(),
-            turns: MapPermits::default(),
             oidc,
-            sessions: Arc::default(),
-            streams: Arc::new(Semaphore::new(STREAMS)),
-            health: Health::default(),
-            fronts: OnceLock::new(),
+            health,
+            sessions,
+            site,
+            fronts,
         });
         Ok((tenant, maps, tokio::spawn(writer)))
     }

@@ -10,7 +10,7 @@ use sys::atomic_file;
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
-use crate::http::listen;
+use super::acceptor;
 
 /// A certificate and its private key.
 pub struct OwnCertificate {
@@ -58,8 +58,16 @@ impl OwnCertificate {
     /// # Errors
     /// The certificate and the key do not match.
     pub fn tls(&self) -> anyhow::Result<TlsAcceptor> {
-        listen::acceptor(vec![self.certificate.clone()], self.key.clone_key())
+        acceptor::with_certificate(vec![self.certificate.clone()], self.key.clone_key())
     }
+}
+
+/// What to compare before trusting a self-signed certificate.
+pub fn certificate_hint(fingerprint: &str) -> String {
+    format!(
+        "The browser warns about this page's self-signed certificate. Continue only if the SHA-256 \
+         fingerprint of the certificate is\n\n    {fingerprint}"
+    )
 }
 
 fn make(host: &str) -> anyhow::Result<Zeroizing<String>> {

@@ -19,26 +19,19 @@ use hyper::StatusCode;
 use super::answer::{Code, refusal};
 use crate::{
     admin::{
-        sessions::{COOKIE_NAME, Session},
+        sessions::{COOKIE_NAME, Session, Sessions},
         slow_hash,
+        state::AdminSite,
     },
     clock::now,
+    http::arrival::Arrival,
     net::address::ServerUrl,
-    serve::Tenant,
+    network::NetworkState,
 };
 
 /// CSRF token of the page. Pages of other sites do not have it.
 const TOKEN: HeaderName = HeaderName::from_static("x-csrf-token");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-
-/// How a request arrived.
-#[derive(Clone, Copy, Debug)]
-pub enum Arrival {
-    /// By the local socket, from a process of this user.
-    Socket { user: Option<u32> },
-    /// Over the network, from this address.
-    Remote(SocketAddr),
-}
 
 /// The actor of a command, as the audit log names it.
 #[derive(Clone, Debug)]
@@ -86,7 +79,9 @@ impl IntoResponse for AccessRefusal {
 
 /// Middleware that authenticates a request and adds its [`Actor`], or refuses it.
 pub async fn admit(
-    State(tenant): State<Arc<Tenant>>,
+    State(network): State<Arc<NetworkState>>,
+    State(sessions): State<Arc<Sessions>>,
+    State(site): State<Arc<AdminSite>>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -94,12 +89,12 @@ pub async fn admit(
         && let Some(text) = request.headers().get(AUTHORIZATION).and_then(bearer)
     {
         let find = |state: &coordinator::State, now| state.unverified_api_key(text, now);
-        let proved = slow_hash::prove(&tenant.network, &tenant.sessions, from.ip(), find);
+        let proved = slow_hash::prove(&network, &sessions, from.ip(), find);
         if let Err(error) = proved.await {
             tracing::warn!("an API key: {error:#}");
         }
     }
-    match authenticate(&tenant, &request) {
+    match authenticate((&network, &sessions), &site, &request) {
         Ok(actor) => {
             request.extensions_mut().insert(actor);
             next.run(request).await
@@ -108,7 +103,11 @@ pub async fn admit(
     }
 }
 
-fn authenticate(tenant: &Tenant, request: &Request) -> Result<Actor, AccessRefusal> {
+fn authenticate(
+    (network, sessions): (&NetworkState, &Sessions),
+    site: &AdminSite,
+    request: &Request,
+) -> Result<Actor, AccessRefusal> {
     let from = match request.extensions().get() {
         Some(Arrival::Socket { user: Some(user) }) => {
             return Ok(Actor(format!("command line, user {user}")));
@@ -118,12 +117,13 @@ fn authenticate(tenant: &Tenant, request: &Request) -> Result<Actor, AccessRefus
         None => return Err(AccessRefusal::Unauthenticated),
     };
     if let Some(header) = request.headers().get(AUTHORIZATION) {
-        return authenticate_key(tenant, header, *from);
+        return authenticate_key((network, sessions), header, *from);
     }
-    let session = session_of(tenant, request.headers()).ok_or(AccessRefusal::Unauthenticated)?;
+    let session =
+        session_of(network, sessions, request.headers()).ok_or(AccessRefusal::Unauthenticated)?;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let token = request.headers().get(TOKEN).map(HeaderValue::as_bytes).unwrap_or_default();
-        let is_from_the_page = is_same_origin(tenant, request.headers()) && session.is_token(token);
+        let is_from_the_page = is_same_origin(site, request.headers()) && session.is_token(token);
         is_from_the_page.then_some(()).ok_or(AccessRefusal::ForeignOrigin)?;
     }
     Ok(Actor(session.who))
@@ -134,20 +134,20 @@ fn bearer(header: &HeaderValue) -> Option<&str> {
 }
 
 fn authenticate_key(
-    tenant: &Tenant,
+    (network, sessions): (&NetworkState, &Sessions),
     header: &HeaderValue,
     from: SocketAddr,
 ) -> Result<Actor, AccessRefusal> {
     let (text, now) = (bearer(header).unwrap_or_default(), now());
-    let (name, is_slow) = tenant.network.read(|state| {
+    let (name, is_slow) = network.read(|state| {
         let name = state.find_valid_api_key(text, now).map(|key| key.prefix.clone());
         (name, state.unverified_api_key(text, now).is_some())
     });
     match name {
         Some(prefix) => Ok(Actor(format!("API key {prefix}"))),
         None => {
-            tenant.network.counters().refused.api.add(1);
-            let (sessions, from) = (&tenant.sessions, from.ip());
+            network.counters().refused.api.add(1);
+            let from = from.ip();
             // `slow_hash` counts wrong secrets of keys that have a slow hash.
             let is_guessing = match is_slow {
                 true => sessions.is_guessing(from, now),
@@ -162,15 +162,18 @@ fn authenticate_key(
 }
 
 /// The session of a request's cookie.
-pub fn session_of(tenant: &Tenant, headers: &HeaderMap) -> Option<Session> {
+pub fn session_of(
+    network: &NetworkState,
+    sessions: &Sessions,
+    headers: &HeaderMap,
+) -> Option<Session> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).map(str::trim);
     let token = pairs.find_map(|pair| pair.strip_prefix(COOKIE_NAME)?.strip_prefix('='))?;
-    let session = tenant.sessions.find(token, now())?;
+    let session = sessions.find(token, now())?;
     // A session that was opened with an API key ends with that key.
     let is_good = session.key.as_ref().is_none_or(|prefix| {
-        tenant
-            .network
+        network
             .read(|state| state.api_keys().any(|key| key.prefix == *prefix && key.is_valid(now())))
     });
     is_good.then_some(session)
@@ -179,12 +182,12 @@ pub fn session_of(tenant: &Tenant, headers: &HeaderMap) -> Option<Session> {
 /// Whether a browser sent this request from a page of this server. Headers that the browser does not
 /// send are not checked. The origin must be that of the page's URL, or that of the host that the
 /// request names.
-pub fn is_same_origin(tenant: &Tenant, headers: &HeaderMap) -> bool {
+pub fn is_same_origin(site: &AdminSite, headers: &HeaderMap) -> bool {
     let text = |name: HeaderName| Some(headers.get(name)?.to_str().unwrap_or_default());
     let is_same_site = text(FETCH_SITE).is_none_or(|site| site == "same-origin");
     let is_own = text(ORIGIN).is_none_or(|origin| {
         let origin = origin.parse::<ServerUrl>();
-        origin.is_ok_and(|origin| tenant.admin_origin.is_origin(&origin, text(HOST)))
+        origin.is_ok_and(|origin| site.origin().is_origin(&origin, text(HOST)))
     });
     is_same_site && is_own
 }

@@ -1,5 +1,8 @@
 //! The audit log, and links to the page for administrators.
 
+use std::sync::Arc;
+
+use axum::extract::State;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -8,7 +11,10 @@ use super::{
     extract::{Admin, QueryParams},
     views,
 };
-use crate::clock::now;
+use crate::{
+    admin::{sessions::Sessions, state::AdminSite},
+    clock::now,
+};
 
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -28,18 +34,22 @@ pub async fn list(admin: Admin, QueryParams(Limit { limit }): QueryParams<Limit>
 
 pub async fn head(admin: Admin) -> ApiResult {
     // Programs compare the head with the store, which has the entries of all servers.
-    admin.tenant.network.refresh().await;
+    admin.network.refresh().await;
     admin.read(|state| {
         let (id, hash) = state.audit_head();
         Ok(json!({ "id": id, "hash": hash }))
     })
 }
 
-pub async fn admin_link(admin: Admin) -> ApiResult {
-    let token = admin.tenant.sessions.make_link(now()).map_err(ApiError::Failed)?;
-    let link = admin.tenant.admin_link(&token);
+pub async fn admin_link(
+    State(site): State<Arc<AdminSite>>,
+    State(sessions): State<Arc<Sessions>>,
+    admin: Admin,
+) -> ApiResult {
+    let token = sessions.make_link(now()).map_err(ApiError::Failed)?;
+    let link = site.link(&token);
     let answer = json!({
-        "link": link, "certificate_fingerprint": admin.tenant.admin_fingerprint,
+        "link": link, "certificate_fingerprint": site.fingerprint(),
     });
     admin.run("create a link to the page".into(), move |_, _| Ok(answer.clone())).await
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json,
     body::Bytes,
-    extract::{FromRequest, FromRequestParts, Path, Query, Request},
+    extract::{FromRef, FromRequest, FromRequestParts, Path, Query, Request},
 };
 use coordinator::{Refusal, State, Time};
 use hyper::{StatusCode, http::request::Parts};
@@ -17,21 +17,21 @@ use super::{
     admit::Actor,
     answer::{ApiError, ApiResult},
 };
-use crate::serve::Tenant;
+use crate::{admin::state::AdminState, network::NetworkState};
 
 /// Maximum time for a request's body to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An administrator, with the tenant that the request is for.
+/// An administrator, with the network that the request is for.
 pub struct Admin {
-    pub tenant: Arc<Tenant>,
+    pub network: Arc<NetworkState>,
     actor: Actor,
 }
 
 impl Admin {
     /// Answers from the network's current state.
     pub fn read(&self, look: impl FnOnce(&State) -> Result<Value, Refusal>) -> ApiResult {
-        Ok(Json(self.tenant.network.read(look)?))
+        Ok(Json(self.network.read(look)?))
     }
 
     /// Runs a command. The audit log describes it by `what`.
@@ -47,21 +47,21 @@ impl Admin {
             state.record_audit(&actor, &what, refused, now);
             outcome
         };
-        let outcome = self.tenant.network.run(command).await.map_err(ApiError::Failed)?;
+        let outcome = self.network.run(command).await.map_err(ApiError::Failed)?;
         Ok(Json(outcome?))
     }
 }
 
-impl FromRequestParts<Arc<Tenant>> for Admin {
+impl FromRequestParts<AdminState> for Admin {
     type Rejection = ApiError;
 
     async fn from_request_parts(
         parts: &mut Parts,
-        tenant: &Arc<Tenant>,
+        state: &AdminState,
     ) -> Result<Self, Self::Rejection> {
         // `admit` runs before all routes and adds the actor.
         let actor = parts.extensions.get::<Actor>().cloned().ok_or(ApiError::NoSuchThing)?;
-        Ok(Self { tenant: Arc::clone(tenant), actor })
+        Ok(Self { network: FromRef::from_ref(state), actor })
     }
 }
 

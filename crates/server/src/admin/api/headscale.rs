@@ -7,8 +7,11 @@
 
 mod messages;
 
+use std::sync::Arc;
+
 use axum::{
     Json,
+    extract::State,
     routing::{delete, get, post, put},
 };
 use coordinator::{Hostinfo, Refusal, RegisterRequest, object::ApiKey, secret};
@@ -30,10 +33,11 @@ use super::{
     keys::{self, NewPreAuthKey},
     nodes::{self, Confirmation, Expiry, Registration, Routes, Tags, UserFilter},
     policy::{self, NewPolicy},
-    routes::Route,
+    route::Route,
     ssh_logins,
     users::{self, NewUser},
 };
+use crate::network::health::Health;
 
 /// All routes of headscale's API.
 pub fn routes() -> Vec<Route> {
@@ -192,7 +196,7 @@ async fn expire_key(
                 state.keys().find(|key| key.prefix == prefix).map(|key| key.id.0)
             };
             // No key has the ID 0.
-            admin.tenant.network.read(find).unwrap_or_default()
+            admin.network.read(find).unwrap_or_default()
         }
         (None, None) => return Err(ApiError::BadRequest("must provide id".into())),
     };
@@ -244,7 +248,7 @@ impl ApiKeySelector {
             (None, None) => return bad("must provide id or prefix"),
             _ => {}
         }
-        let network = &admin.tenant.network;
+        let network = &admin.network;
         let found = network.read(|state| state.api_keys().find(is_it).map(|key| key.id));
         let named = || prefix.map_or_else(|| id.unwrap_or_default().to_string(), str::to_owned);
         Ok(found.ok_or_else(|| Refusal::NoApiKey(named()))?.to_string())
@@ -392,8 +396,8 @@ async fn check_policy(admin: Admin, Body(new): Body<NewPolicy>) -> ApiResult {
     whole(NOTHING, policy::check(admin, JsonBody(new)).await)
 }
 
-async fn health(admin: Admin) -> ApiResult {
-    whole(HEALTH, health::of_server(admin).await)
+async fn health(health: State<Arc<Health>>, admin: Admin) -> ApiResult {
+    whole(HEALTH, health::of_server(health, admin).await)
 }
 
 impl RequestBody for ssh_logins::LoginId {

@@ -1,8 +1,9 @@
 //! Health of the server, and the health warnings of a node's client.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, anyhow, ensure};
+use axum::extract::State;
 use coordinator::{Refusal, object::NodeId};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,26 +12,33 @@ use super::{
     answer::{ApiError, ApiResult},
     extract::{Admin, PathParams},
 };
-use crate::clients::pings::Ping;
+use crate::{
+    clients::pings::{Ping, Pings},
+    network::health::Health,
+};
 
 /// Path of the client's health (`ipn/ipnlocal/c2n.go`).
 const PATH: &str = "/debug/health";
 /// Maximum time for the client's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub async fn of_server(admin: Admin) -> ApiResult {
-    match admin.tenant.health.check(&admin.tenant.network).await {
+pub async fn of_server(State(health): State<Arc<Health>>, admin: Admin) -> ApiResult {
+    match health.check(&admin.network).await {
         Ok(()) => Ok(axum::Json(json!({ "database_connectivity": true }))),
         Err(error) => Err(ApiError::Failed(anyhow!(error.message()))),
     }
 }
 
-pub async fn show(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
+pub async fn show(
+    State(pings): State<Arc<Pings>>,
+    admin: Admin,
+    PathParams(id): PathParams<i64>,
+) -> ApiResult {
     let id = NodeId(id);
-    if admin.tenant.network.read(|state| state.node(id).is_none()) {
+    if admin.network.read(|state| state.node(id).is_none()) {
         return Err(Refusal::NoNode(id).into());
     }
-    let answer = admin.tenant.pings.send_ping(id, Ping::Get(PATH), PATIENCE).await;
+    let answer = pings.send_ping(id, Ping::Get(PATH), PATIENCE).await;
     let answer = answer.and_then(|answer| warnings(&answer));
     answer.map(axum::Json).map_err(ApiError::Failed)
 }
@@ -41,7 +49,7 @@ fn warnings(answer: &[u8]) -> anyhow::Result<Value> {
     let (head, body) = answer.split_at(end.context("the node's answer lacks an HTTP header")?);
     let status = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     ensure!(status == b"200", "the client does not report its health: it may be too old");
-    let answer: Option<Health> = serde_json::from_slice(body).context("the node's answer")?;
+    let answer: Option<ClientHealth> = serde_json::from_slice(body).context("the node's answer")?;
     let warnings = answer.unwrap_or_default().warnings.unwrap_or_default();
     let warning = |(code, warning): (String, Warning)| {
         let Warning { severity, title, text } = warning;
@@ -52,7 +60,7 @@ fn warnings(answer: &[u8]) -> anyhow::Result<Value> {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Health {
+struct ClientHealth {
     warnings: Option<BTreeMap<String, Warning>>,
 }
 

@@ -1,18 +1,14 @@
 //! Description of the API as an OpenAPI 3 document.
 
-use axum::Json;
 use serde_json::{Map, Value, json};
 
-use super::routes::{Route, all};
+use super::route::Route;
 
 /// Schemas of requests and answers.
 const SCHEMAS: &str = include_str!("schemas.json");
 
-pub async fn document() -> Json<Value> {
-    Json(describe(&all()))
-}
-
-fn describe(routes: &[Route]) -> Value {
+/// Describes these routes.
+pub fn describe(routes: &[Route]) -> Value {
     let schemas: Value = serde_json::from_str(SCHEMAS).expect("a test reads it");
     let mut paths = Map::new();
     for route in routes {
@@ -66,7 +62,7 @@ fn named(path: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::api::BASE;
+    use crate::admin::api::{BASE, routes::all};
 
     #[test]
     fn every_route_is_described_and_its_schemas_exist() {

@@ -48,7 +48,7 @@ pub async fn older(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
 /// The changes that this policy would make.
 pub async fn check(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResult {
     let read = new.read()?;
-    let judged = admin.tenant.network.read(|state| state.review_policy(&new.policy, &read))?;
+    let judged = admin.network.read(|state| state.review_policy(&new.policy, &read))?;
     let mut answer = json!({});
     explain(&mut answer, &read, judged).await?;
     Ok(Json(answer))
@@ -64,7 +64,7 @@ pub async fn set(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResult 
         Ok(policy_view(state.policy()))
     };
     let Json(mut answer) = admin.run("set the policy".into(), command).await?;
-    admin.tenant.network.warn_of_names();
+    admin.network.warn_of_names();
     // The difference is computed while the network continues.
     let judged = judged.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(judged) = judged {
@@ -75,8 +75,8 @@ pub async fn set(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResult 
 
 impl NewPolicy {
     fn read(&self) -> Result<Policy, ApiError> {
-        let read = crate::commands::policy_file::parse(&self.policy, self.ignore_unsupported);
-        read.map_err(|refusal| ApiError::BadRequest(crate::commands::policy_file::words(&refusal)))
+        let read = crate::admin::policy_text::parse(&self.policy, self.ignore_unsupported);
+        read.map_err(|refusal| ApiError::BadRequest(crate::admin::policy_text::words(&refusal)))
     }
 }
 

@@ -1,104 +1,19 @@
 //! Table of all routes. The router and `openapi.json` are built from it.
 
-use std::sync::Arc;
-
 use axum::{
-    Router,
-    extract::{DefaultBodyLimit, Request},
+    Json, Router,
+    extract::DefaultBodyLimit,
     http::Method,
-    middleware::{Next, from_fn, from_fn_with_state},
-    response::{IntoResponse, Response},
-    routing::{MethodRouter, delete, get, post, put},
+    middleware::from_fn_with_state,
+    routing::{delete, get, post, put},
 };
+use serde_json::Value;
 
 use super::{
-    LONGEST, ROOT, admit::admit, answer::ApiError, api_keys, audit, headscale, health, keys, nodes,
-    openapi, policy, ssh_logins, tka, users, why,
+    LONGEST, admit::admit, answer::ApiError, api_keys, audit, headscale, health, keys, nodes,
+    openapi::describe, policy, route::Route, ssh_logins, tka, users, why,
 };
-use crate::serve::Tenant;
-
-/// Refuses unknown query parameters: a client whose parameter is ignored may delete more than it
-/// intended.
-async fn refuse_parameters(request: Request, next: Next) -> Response {
-    match request.uri().query() {
-        None | Some("") => next.run(request).await,
-        Some(query) => ApiError::BadRequest(format!("unknown parameters: {query}")).into_response(),
-    }
-}
-
-/// A route and its documentation.
-pub struct Route {
-    /// HTTP method.
-    pub method: Method,
-    /// First part of the path.
-    pub root: &'static str,
-    /// The rest of the path.
-    pub path: &'static str,
-    /// Description for `openapi.json`.
-    pub summary: &'static str,
-    /// Query parameters: names and descriptions.
-    pub query: &'static [(&'static str, &'static str)],
-    /// Schema of the body, if the route has one.
-    pub body: Option<&'static str>,
-    /// Schema of the answer.
-    pub answer: &'static str,
-    handler: MethodRouter<Arc<Tenant>>,
-}
-
-impl Route {
-    /// The whole path.
-    pub fn full_path(&self) -> String {
-        format!("{}{}", self.root, self.path)
-    }
-
-    pub fn get(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
-        let (query, handler) = (&[][..], MethodRouter::new());
-        let (root, method) = (ROOT, Method::GET);
-        Self { method, root, path, summary, query, body: None, answer, handler }
-    }
-
-    pub fn post(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
-        Self { method: Method::POST, ..Self::get(path, summary, answer) }
-    }
-
-    pub fn put(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
-        Self { method: Method::PUT, ..Self::get(path, summary, answer) }
-    }
-
-    pub fn delete(path: &'static str, summary: &'static str) -> Self {
-        Self { method: Method::DELETE, ..Self::get(path, summary, "Nothing") }
-    }
-
-    pub fn with(mut self, query: &'static [(&'static str, &'static str)]) -> Self {
-        self.query = query;
-        self
-    }
-
-    pub fn takes(mut self, body: &'static str) -> Self {
-        self.body = Some(body);
-        self
-    }
-
-    /// Refuses query parameters if the route defines none. Otherwise, its handler refuses
-    /// unknown ones.
-    pub fn without_other_parameters(mut self) -> Self {
-        if self.query.is_empty() {
-            self.handler = self.handler.layer(from_fn(refuse_parameters));
-        }
-        self
-    }
-
-    /// Replaces the first part of the path.
-    pub fn below(mut self, root: &'static str) -> Self {
-        self.root = root;
-        self
-    }
-
-    pub fn by(mut self, handler: MethodRouter<Arc<Tenant>>) -> Self {
-        self.handler = handler;
-        self
-    }
-}
+use crate::admin::state::AdminState;
 
 /// All routes.
 pub fn all() -> Vec<Route> {
@@ -132,9 +47,13 @@ pub fn all() -> Vec<Route> {
         Route::post("admin/link", "Create a link that opens the page once.", "Link")
             .by(post(audit::admin_link)),
         Route::get("health", "Whether the server is healthy.", "Health").by(get(health::of_server)),
-        Route::get("openapi.json", "This document.", "Document").by(get(openapi::document)),
+        Route::get("openapi.json", "This document.", "Document").by(get(document)),
     ]);
     routes
+}
+
+async fn document() -> Json<Value> {
+    Json(describe(&all()))
 }
 
 fn of_people_and_keys() -> Vec<Route> {
@@ -243,14 +162,12 @@ pub fn listed_routes() -> Vec<(Method, String)> {
 }
 
 /// The router of the API.
-pub fn router(tenant: Arc<Tenant>) -> Router {
-    let routes = all()
-        .into_iter()
-        .fold(Router::new(), |router, route| router.route(&route.full_path(), route.handler));
+pub fn router(state: AdminState) -> Router {
+    let routes = all().into_iter().fold(Router::new(), |router, route| route.add_to(router));
     routes
         .fallback(async || ApiError::NoSuchThing)
         .method_not_allowed_fallback(async || ApiError::NoSuchMethod)
         .layer(DefaultBodyLimit::max(LONGEST))
-        .layer(from_fn_with_state(Arc::clone(&tenant), admit))
-        .with_state(tenant)
+        .layer(from_fn_with_state(state.clone(), admit))
+        .with_state(state)
 }

@@ -4,7 +4,6 @@ use std::{
     fs, io,
     os::unix::{fs::PermissionsExt, net},
     path::Path,
-    sync::Arc,
     time::Duration,
 };
 
@@ -20,11 +19,8 @@ use tokio::{
     time::sleep,
 };
 
-use super::{
-    Arrival,
-    answer::{Code, refusal},
-};
-use crate::tenants::TenantSlot;
+use super::answer::{Code, refusal};
+use crate::http::arrival::Arrival;
 
 /// Maximum time for the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,15 +48,13 @@ pub fn bind(file: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves connections to a network's socket while the server runs.
-pub async fn serve(slot: Arc<TenantSlot>, listener: UnixListener) {
+/// Serves connections to a network's socket while the server runs. `router` returns the router of the
+/// API, or `None` before the network has started.
+pub async fn serve(listener: UnixListener, router: impl Fn() -> Option<Router> + Send) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let routes = match slot.tenant() {
-                    Some(tenant) => tenant.fronts().api.clone(),
-                    None => Router::new().fallback(not_begun),
-                };
+                let routes = router().unwrap_or_else(|| Router::new().fallback(not_begun));
                 tokio::spawn(converse(routes, stream));
             }
             Err(error) => {

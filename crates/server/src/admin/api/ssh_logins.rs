@@ -25,7 +25,7 @@ pub async fn reject(admin: Admin, JsonBody(LoginId { auth_id }): JsonBody<LoginI
 
 async fn decide(admin: Admin, number: String, is_approved: bool) -> ApiResult {
     let does = if is_approved { "approve" } else { "reject" };
-    let waiting = admin.tenant.network.read(|state| {
+    let waiting = admin.network.read(|state| {
         state.pending_ssh_login(&number, crate::clock::now()).map(|login| describe(state, login))
     });
     let what = format!("{does} {}", waiting.unwrap_or_else(|| "an SSH login".to_owned()));

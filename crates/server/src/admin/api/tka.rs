@@ -17,7 +17,7 @@ pub struct NodeParam {
 }
 
 pub async fn show(admin: Admin) -> ApiResult {
-    let status = admin.tenant.network.read(State::tka_status);
+    let status = admin.network.read(State::tka_status);
     let verified = tokio::task::spawn_blocking(move || status.verified()).await;
     verified.map(Json).map_err(|error| ApiError::Failed(error.into()))
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
-    extract::Query,
+    extract::{Query, State},
     http::{
         StatusCode,
         header::{CONTENT_TYPE, HeaderName},
@@ -20,6 +20,7 @@ use tokio::{
 
 use super::PageSession;
 use crate::{
+    admin::state::AdminSite,
     clock::now,
     http::body::{Answer, Next, Pieces},
 };
@@ -41,8 +42,12 @@ pub struct Since {
     since: u64,
 }
 
-pub async fn follow(session: PageSession, Query(Since { since }): Query<Since>) -> Response {
-    let Ok(room) = Arc::clone(&session.tenant.streams).try_acquire_owned() else {
+pub async fn follow(
+    State(site): State<Arc<AdminSite>>,
+    session: PageSession,
+    Query(Since { since }): Query<Since>,
+) -> Response {
+    let Ok(room) = Arc::clone(site.streams()).try_acquire_owned() else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
     let (to, from) = mpsc::channel(1);
@@ -57,8 +62,8 @@ async fn send_events(
     to: mpsc::Sender<Next>,
     _room: OwnedSemaphorePermit,
 ) {
-    let PageSession { tenant, session } = session;
-    let mut committed = tenant.network.committed();
+    let PageSession { network, session } = session;
+    let mut committed = network.committed();
     // The network may have changed between the page and its stream.
     let mut event = if *committed.borrow_and_update() == since { SIGN_OF_LIFE } else { CHANGED };
     while session.until > now()

@@ -34,7 +34,7 @@ struct Key {
 pub async fn list(session: PageSession) -> Response {
     let frame = session.frame("keys");
     let now = now();
-    let page = session.tenant.network.read(|state| {
+    let page = session.network.read(|state| {
         let mut keys: Vec<Key> = state.keys().map(|key| pre_auth(state, key, now)).collect();
         let mut api_keys: Vec<Key> = state.api_keys().map(|key| of_api(key, now)).collect();
         keys.reverse();

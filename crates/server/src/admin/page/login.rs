@@ -14,11 +14,13 @@ use serde::Deserialize;
 use super::{PageSession, assets, render};
 use crate::{
     admin::{
-        api::{Arrival, is_same_origin},
-        sessions::{COOKIE_NAME, LIFETIME},
+        api::is_same_origin,
+        sessions::{COOKIE_NAME, LIFETIME, Sessions},
+        state::AdminSite,
     },
     clock::now,
-    serve::Tenant,
+    http::arrival::Arrival,
+    network::NetworkState,
 };
 
 #[derive(Template)]
@@ -39,31 +41,32 @@ pub struct LogoutForm {
     token: String,
 }
 
-pub async fn show(State(tenant): State<Arc<Tenant>>) -> Response {
-    page(&tenant, None)
+pub async fn show(State(network): State<Arc<NetworkState>>) -> Response {
+    page(&network, None)
 }
 
 /// Opens a session with an API key or the token of a link.
 pub async fn log_in(
-    State(tenant): State<Arc<Tenant>>,
+    State(network): State<Arc<NetworkState>>,
+    State(sessions): State<Arc<Sessions>>,
+    State(site): State<Arc<AdminSite>>,
     Extension(arrival): Extension<Arrival>,
     headers: HeaderMap,
     Form(LoginForm { key }): Form<LoginForm>,
 ) -> Response {
-    if !is_same_origin(&tenant, &headers) {
-        return (StatusCode::FORBIDDEN, page(&tenant, None)).into_response();
+    if !is_same_origin(&site, &headers) {
+        return (StatusCode::FORBIDDEN, page(&network, None)).into_response();
     }
     let key = key.trim();
-    let prefix = tenant
-        .network
-        .read(|state| state.find_valid_api_key(key, now()).map(|key| key.prefix.clone()));
+    let prefix =
+        network.read(|state| state.find_valid_api_key(key, now()).map(|key| key.prefix.clone()));
     let (actor, prefix) = match prefix {
         Some(prefix) => (format!("page, API key {prefix}"), Some(prefix)),
-        None if tenant.sessions.use_link(key, now()) => ("page, by a link".to_owned(), None),
-        None => return wrong(&tenant, arrival),
+        None if sessions.use_link(key, now()) => ("page, by a link".to_owned(), None),
+        None => return wrong((&network, &sessions), arrival),
     };
-    let opened = tenant.sessions.open(actor.clone(), prefix, now());
-    let recorded = tenant.network.run(move |state, now| {
+    let opened = sessions.open(actor.clone(), prefix, now());
+    let recorded = network.run(move |state, now| {
         state.record_audit(&actor, "open the page", None, now);
     });
     match (opened, recorded.await) {
@@ -79,30 +82,31 @@ pub async fn log_in(
 }
 
 pub async fn log_out(
+    State(sessions): State<Arc<Sessions>>,
     session: PageSession,
     Form(LogoutForm { token }): Form<LogoutForm>,
 ) -> Response {
     if session.session.is_token(token.as_bytes()) {
-        session.tenant.sessions.close(&token);
+        sessions.close(&token);
     }
     set("; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age=0")
 }
 
-fn wrong(tenant: &Tenant, arrival: Arrival) -> Response {
-    tenant.network.counters().refused.api.add(1);
+fn wrong((network, sessions): (&NetworkState, &Sessions), arrival: Arrival) -> Response {
+    network.counters().refused.api.add(1);
     let is_flood = match arrival {
-        Arrival::Remote(from) => tenant.sessions.count_wrong_key(from.ip(), now()),
+        Arrival::Remote(from) => sessions.count_wrong_key(from.ip(), now()),
         Arrival::Socket { .. } => false,
     };
     let (status, words) = match is_flood {
         true => (StatusCode::TOO_MANY_REQUESTS, "Too many wrong keys: wait a minute."),
         false => (StatusCode::UNAUTHORIZED, "This key is invalid or has expired."),
     };
-    (status, page(tenant, Some(words))).into_response()
+    (status, page(network, Some(words))).into_response()
 }
 
-fn page(tenant: &Tenant, wrong: Option<&'static str>) -> Response {
-    let network = tenant.network.read(|state| state.settings().base_domain.clone());
+fn page(network: &NetworkState, wrong: Option<&'static str>) -> Response {
+    let network = network.read(|state| state.settings().base_domain.clone());
     render(&Login { network, assets: assets::version(), wrong })
 }
 

@@ -1,8 +1,10 @@
 //! Pages of machines and their routes.
 
+use std::sync::Arc;
+
 use askama::Template;
 use axum::{
-    extract::{Path, Query},
+    extract::{self, Path, Query},
     response::Response,
 };
 use coordinator::{
@@ -13,7 +15,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::{Frame, PageSession, not_found, render, timestamp::Timestamp};
-use crate::clock::now;
+use crate::{admin::state::AdminSite, clock::now};
 
 /// Machines per page: about 50 kB of HTML.
 const EACH: usize = 50;
@@ -102,17 +104,21 @@ impl Default for Wanted {
     }
 }
 
-pub async fn list(session: PageSession, Query(wanted): Query<Wanted>) -> Response {
+pub async fn list(
+    extract::State(site): extract::State<Arc<AdminSite>>,
+    session: PageSession,
+    Query(wanted): Query<Wanted>,
+) -> Response {
     let Wanted { q, page, registration } = wanted;
     let frame = session.frame("machines");
-    let join = session.tenant.join_command();
+    let join = site.join_command().to_owned();
     let mut query = form_urlencoded::Serializer::new(String::new());
     if !q.is_empty() {
         query.append_pair("q", &q);
     }
     let query = query.finish();
     let other = format!("/admin/machines?{query}{}", if query.is_empty() { "" } else { "&" });
-    let page = session.tenant.network.read(|state| {
+    let page = session.network.read(|state| {
         let found: Vec<NodeView<'_>> =
             state.nodes().filter(|view| matches(state, *view, &q.to_lowercase())).collect();
         let pages = found.len().div_ceil(EACH).max(1);
@@ -138,7 +144,7 @@ pub async fn list(session: PageSession, Query(wanted): Query<Wanted>) -> Respons
 
 pub async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
     let frame = session.frame("machines");
-    let page = session.tenant.network.read(|state| {
+    let page = session.network.read(|state| {
         let view = state.node(NodeId(id))?;
         let node = view.node;
         Some(One {
@@ -163,7 +169,7 @@ pub async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
 pub async fn routes(session: PageSession) -> Response {
     let frame = session.frame("routes");
     let mut routes: Vec<Route> =
-        session.tenant.network.read(|state| state.nodes().flat_map(offered).collect());
+        session.network.read(|state| state.nodes().flat_map(offered).collect());
     routes.sort_by(|a, b| (a.approved, &a.net, a.machine).cmp(&(b.approved, &b.net, b.machine)));
     render(&Routes { frame, routes })
 }

@@ -17,7 +17,7 @@ struct PolicyPage {
 
 pub async fn show(session: PageSession) -> Response {
     let frame = session.frame("policy");
-    let page = session.tenant.network.read(|state| match state.policy() {
+    let page = session.network.read(|state| match state.policy() {
         Some(policy) => PolicyPage {
             frame,
             number: policy.id.0,

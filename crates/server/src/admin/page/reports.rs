@@ -67,7 +67,7 @@ pub async fn audit(session: PageSession, Query(Paged { page }): Query<Paged>) ->
         at: Timestamp::of(entry.at, now),
         refused: entry.refused.clone(),
     };
-    let page = session.tenant.network.read(|state| {
+    let page = session.network.read(|state| {
         let pages = state.audit().count().div_ceil(EACH).max(1);
         let number = page.clamp(1, pages);
         let entries = state.audit().skip((number - 1) * EACH).take(EACH).map(one).collect();
@@ -84,7 +84,7 @@ pub async fn why(session: PageSession, Query(query): Query<WhyQuery>) -> Respons
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs([("from", &from), ("to", &to), ("port", &port)]);
     let here = format!("/admin/why?{}", query.finish());
-    let page = session.tenant.network.read(|state| {
+    let page = session.network.read(|state| {
         let is_complete = !from.is_empty() && !to.is_empty();
         let steps = if is_complete {
             state.check_reachability(&from, &to, port.parse().ok(), now())

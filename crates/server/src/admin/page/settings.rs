@@ -31,13 +31,13 @@ struct Region {
 
 pub async fn dns(session: PageSession) -> Response {
     let frame = session.frame("dns");
-    let dns = session.tenant.network.read(|state| state.settings().dns.clone());
+    let dns = session.network.read(|state| state.settings().dns.clone());
     render(&DnsPage { frame, dns })
 }
 
 pub async fn derp(session: PageSession) -> Response {
     let frame = session.frame("derp");
-    render(&DerpPage { frame, regions: session.tenant.network.read(regions) })
+    render(&DerpPage { frame, regions: session.network.read(regions) })
 }
 
 /// The regions in the map for nodes.

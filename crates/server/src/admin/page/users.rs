@@ -40,13 +40,13 @@ pub async fn list(session: PageSession) -> Response {
         let owner = state.owner();
         state.users().map(|one| user(state, one, owner, now())).collect()
     };
-    let users = session.tenant.network.read(look);
+    let users = session.network.read(look);
     render(&Users { frame, users })
 }
 
 pub async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
     let frame = session.frame("users");
-    let found = session.tenant.network.read(|state| {
+    let found = session.network.read(|state| {
         let found = state.users().find(|user| user.id.0 == id)?;
         Some(user(state, found, state.owner(), now()))
     });

@@ -7,25 +7,25 @@ use serde_json::json;
 
 use super::Client;
 use crate::{
-    clients::pings,
+    clients::pings::{PATH, Pings},
     http::body::{Answer, json, text},
-    serve::Tenant,
+    network::NetworkState,
 };
 
 /// Receives a client's answer to a ping.
 pub fn receive_ping_answer(
-    tenant: &Tenant,
+    (network, pings): (&NetworkState, &Pings),
     client: Client,
     path: &str,
     answer: Bytes,
 ) -> Response<Answer> {
-    let number = path.strip_prefix(pings::PATH).unwrap_or_default();
-    let target = tenant.pings.target(number);
-    let is_own = |id| tenant.network.read(|state| state.belongs_to_machine(id, &client.machine));
+    let number = path.strip_prefix(PATH).unwrap_or_default();
+    let target = pings.target(number);
+    let is_own = |id| network.read(|state| state.belongs_to_machine(id, &client.machine));
     if !target.is_some_and(is_own) {
         return text(StatusCode::NOT_FOUND, "no ping to this machine has this ID\n");
     }
-    tenant.pings.answer(number, answer);
+    pings.answer(number, answer);
     text(StatusCode::OK, "")
 }
 

@@ -1,7 +1,7 @@
 //! Checked SSH logins (tailscale `tailcfg.SSHAction`). The node requests an action, and gets the
 //! answer when the login is approved or rejected.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context;
 use coordinator::{SshOutcome, object::NodeId};
@@ -10,11 +10,13 @@ use policy::SshAction;
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Client, random_number};
+use super::Client;
 use crate::{
     clock::now,
     http::body::{Answer, json, text},
-    serve::Tenant,
+    net::address::ServerUrl,
+    network::NetworkState,
+    random::random_number,
 };
 
 /// Prefix of the paths. Two node IDs follow, such as `7/to/8`.
@@ -69,24 +71,24 @@ struct SshAnswer {
 
 /// Answers a node's request.
 pub async fn answer(
-    tenant: &Arc<Tenant>,
+    (network, own_url): (&NetworkState, &ServerUrl),
     client: Client,
     uri: &Uri,
 ) -> anyhow::Result<Response<Answer>> {
     let Some(request) = SshRequest::read(uri) else {
         return Ok(text(StatusCode::BAD_REQUEST, "not a request about a login\n"));
     };
-    if !tenant.network.read(|state| state.belongs_to_machine(request.ends[1], &client.machine)) {
+    if !network.read(|state| state.belongs_to_machine(request.ends[1], &client.machine)) {
         return Ok(text(StatusCode::FORBIDDEN, "the login is to another machine\n"));
     }
-    let answer = match decide(tenant, &request).await? {
+    let answer = match decide(network, &request).await? {
         SshOutcome::Accepted => SshAnswer { action: SshAction::accepted(), ..SshAnswer::default() },
         SshOutcome::Refused(why) => {
             SshAnswer { message: format!("{why}\r\n"), reject: true, ..SshAnswer::default() }
         }
         SshOutcome::Pending(number) => {
             let is_new = request.followed.as_ref() != Some(&number);
-            let message = if is_new { invitation(tenant, &number) } else { String::new() };
+            let message = if is_new { invitation(own_url, &number) } else { String::new() };
             let hold_and_delegate = request.url(&number);
             let action = SshAction { hold_and_delegate, ..SshAction::default() };
             SshAnswer { message, action, ..SshAnswer::default() }
@@ -95,19 +97,15 @@ pub async fn answer(
     Ok(json(StatusCode::OK, serde_json::to_string(&answer).context("an action is JSON")?))
 }
 
-fn invitation(tenant: &Tenant, number: &str) -> String {
-    format!(
-        "# This login must be approved. Open:\r\n#\r\n#     {}{PAGE}{number}\r\n#\r\n",
-        tenant.url
-    )
+fn invitation(own_url: &ServerUrl, number: &str) -> String {
+    format!("# This login must be approved. Open:\r\n#\r\n#     {}{PAGE}{number}\r\n#\r\n", own_url)
 }
 
 /// Waits until a waiting login is decided, or the maximum time has passed.
-async fn decide(tenant: &Tenant, request: &SshRequest) -> anyhow::Result<SshOutcome> {
+async fn decide(network: &NetworkState, request: &SshRequest) -> anyhow::Result<SshOutcome> {
     if let Some(followed) = &request.followed {
-        let (mut committed, deadline) = (tenant.network.committed(), Instant::now() + HOLD);
-        let is_open =
-            || tenant.network.read(|state| state.pending_ssh_login(followed, now()).is_some());
+        let (mut committed, deadline) = (network.committed(), Instant::now() + HOLD);
+        let is_open = || network.read(|state| state.pending_ssh_login(followed, now()).is_some());
         while is_open() {
             let changed = timeout_at(deadline, committed.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {
@@ -117,8 +115,7 @@ async fn decide(tenant: &Tenant, request: &SshRequest) -> anyhow::Result<SshOutc
     }
     let (number, ends) = (random_number()?, request.ends);
     let (account, followed) = (request.account.clone(), request.followed.clone());
-    let outcome = tenant
-        .network
+    let outcome = network
         .run(move |state, now| state.ssh_login(ends, &account, followed.as_deref(), &number, now));
     outcome.await
 }
