@@ -63,22 +63,28 @@ pub(crate) struct Up {
     names: Endpoints,
     netlink: Netlink,
     undo_log: UndoLog,
-    /// Whether addresses and networks of IPv6 are left out.
-    without_ipv6: bool,
     routes: MainRoutes,
     rules: RuleRestorer,
-    /// Whether bring-up succeeded. Only then are PreDown and PostDown run and the state saved.
-    complete: bool,
-    /// Whether PreDown has run and the state was saved.
-    may_go_down: bool,
+    progress: Progress,
     /// The privileged process that takes the interface down.
     guardian: Option<Guardian>,
-    /// Whether the interface was ever moved to another namespace. It lost its addresses and
-    /// routes, and this process stopped managing them.
-    has_left: bool,
     /// Changes routes and rules after this process is confined.
     helper: Option<Arc<Helper>>,
     lock: &'static InterfaceLock,
+}
+
+/// What has happened to the interface so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// Addresses and networks of IPv6 are left out.
+    without_ipv6: bool,
+    /// Bring-up succeeded. Only then are PreDown and PostDown run and the state saved.
+    complete: bool,
+    /// PreDown has run and the state was saved.
+    may_go_down: bool,
+    /// The interface was moved to another namespace. It lost its addresses and routes, and this process
+    /// stopped managing them.
+    has_left: bool,
 }
 
 impl Up {
@@ -119,13 +125,10 @@ impl Up {
             names,
             netlink,
             undo_log,
-            without_ipv6: false,
             routes,
             rules,
-            complete: false,
-            may_go_down: false,
+            progress: Progress::default(),
             guardian,
-            has_left: false,
             helper,
             lock,
         })
@@ -190,7 +193,7 @@ impl Up {
         set.with_context(|| format!("{}: {mtu}", conf.location(Setting::Mtu)))?;
         node.set_mtu(mtu);
         // Before the first datagram is sent: an answer to an unmarked datagram would be lost.
-        let wanted = wanted(&self.conf, &state, self.without_ipv6);
+        let wanted = wanted(&self.conf, &state, self.progress.without_ipv6);
         // The state contains keys.
         drop(state);
         let own = self.choose_table(node, &wanted)?;
@@ -219,7 +222,7 @@ impl Up {
         router::forward(&self.name, &self.conf.interface.router, &mut self.undo_log)?;
         log_error(router::log_uncoalesced(&self.conf.interface.router, &self.netlink));
         self.post_up()?;
-        self.complete = true;
+        self.progress.complete = true;
         Ok(())
     }
 
@@ -252,7 +255,7 @@ impl Up {
             None => "",
         };
         tracing::warn!("{place}: {no_ipv6}: IPv6 addresses, routes and rules are skipped{leaves}");
-        self.without_ipv6 = true;
+        self.progress.without_ipv6 = true;
         Ok(())
     }
 
@@ -260,7 +263,7 @@ impl Up {
     fn add_addresses(&self, index: u32) -> anyhow::Result<Vec<IpNet>> {
         let mut added = Vec::new();
         for (position, &address) in self.conf.interface.addresses.iter().enumerate() {
-            if is_possible(&address, self.without_ipv6) {
+            if is_possible(&address, self.progress.without_ipv6) {
                 let place = || self.conf.location(Setting::Address(position));
                 let done = self.netlink.add_address(index, address);
                 done.with_context(|| format!("{}: {address}", place()))?;
@@ -354,7 +357,7 @@ impl Up {
 
     /// Handles changes of the connected networks or of rules.
     pub fn handle_changes(&mut self, changes: &[Event], own: u32) {
-        if self.has_left {
+        if self.progress.has_left {
             return;
         }
         let concerns = |event: &Event| match *event {
@@ -374,7 +377,7 @@ impl Up {
 
     /// Records that the interface was moved to another namespace.
     pub fn mark_moved(&mut self) {
-        self.has_left = true;
+        self.progress.has_left = true;
     }
 
     /// Restores missing rules at a limited rate.
@@ -386,7 +389,7 @@ impl Up {
 
     /// The time until [`Up::restore_rules`] must be called, if it postponed rules.
     pub fn rules_wait(&self) -> Option<Duration> {
-        self.rules.wait(clock::boottime_nanos()).filter(|_| !self.has_left)
+        self.rules.wait(clock::boottime_nanos()).filter(|_| !self.progress.has_left)
     }
 
     /// Chooses a routing table for the tunnel if needed, and sets the mark of the peer's
@@ -425,7 +428,7 @@ impl Up {
                 done => log_error(done),
             }
         }
-        self.may_go_down = true;
+        self.progress.may_go_down = true;
         Ok(())
     }
 
@@ -440,7 +443,7 @@ impl Up {
     /// Undoes everything, also after failures. `index_here` is the interface's index if it is in
     /// this namespace, and `socket` the file of its control socket.
     pub fn bring_down(&mut self, node: &Node, index_here: Option<u32>, socket: Option<SocketFile>) {
-        if self.complete && !self.may_go_down {
+        if self.progress.complete && !self.progress.may_go_down {
             log_error(self.pre_down());
             if let Err(error) = self.save(node, Step::SaveConfig) {
                 tracing::error!("{error:#}");
@@ -466,7 +469,7 @@ impl Up {
         if !self.undo_log.is_empty() {
             self.undo_log.undo(&self.netlink);
         }
-        if self.complete {
+        if self.progress.complete {
             let hooks = &self.conf.interface.hooks.post_down;
             let run = |hook: &Hook| hook.run_alone();
             log_error(self.environment().run_down("PostDown", hooks, run));

@@ -97,16 +97,8 @@ pub(crate) struct Join {
     force_reauth: bool,
     #[command(flatten)]
     flags: Flags,
-    /// Join without an interface, without root and without a TUN device: programs reach the tailnet
-    /// through the proxies of --socks and --http.
-    #[arg(long)]
-    userspace: bool,
-    /// With --userspace, serve SOCKS5 here: ADDRESS:PORT or unix:/PATH.
-    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "userspace")]
-    socks: Vec<SocketAddress>,
-    /// With --userspace, serve an HTTP proxy here.
-    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "userspace")]
-    http: Vec<SocketAddress>,
+    #[command(flatten)]
+    userspace: Userspace,
     /// The folder of this node's keys and state.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -130,6 +122,34 @@ pub(crate) struct Join {
     resource_args: ResourceArgs,
     #[command(flatten)]
     log: Log,
+}
+
+/// Arguments of a node without an interface.
+#[derive(Args)]
+struct Userspace {
+    /// Join without an interface, without root and without a TUN device: programs reach the tailnet
+    /// through the proxies of --socks and --http.
+    #[arg(long)]
+    userspace: bool,
+    /// With --userspace, serve SOCKS5 here: ADDRESS:PORT or unix:/PATH.
+    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "userspace")]
+    socks: Vec<SocketAddress>,
+    /// With --userspace, serve an HTTP proxy here.
+    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "userspace")]
+    http: Vec<SocketAddress>,
+}
+
+impl Userspace {
+    /// The configuration of the proxies.
+    fn conf(&self) -> Conf {
+        let mut conf = Conf::new(Interface::default(), Vec::new());
+        let proxy = &mut conf.interface.proxy;
+        let socks = self.socks.iter().cloned();
+        proxy.socks = socks.map(|value| with_origin("--socks", value)).collect();
+        let http = self.http.iter().cloned();
+        proxy.http = http.map(|value| with_origin("--http", value)).collect();
+        conf
+    }
 }
 
 impl Join {
@@ -195,13 +215,8 @@ impl Join {
         let name = name.to_owned();
         let (resources, sandbox) = (self.resource_args.resources()?, self.sandbox.is_on());
         let log_style = self.log.style(!self.foreground);
-        let run: Run = if self.userspace {
-            let mut conf = Conf::new(Interface::default(), Vec::new());
-            let proxy = &mut conf.interface.proxy;
-            let socks = self.socks.iter().cloned();
-            proxy.socks = socks.map(|value| with_origin("--socks", value)).collect();
-            let http = self.http.iter().cloned();
-            proxy.http = http.map(|value| with_origin("--http", value)).collect();
+        let run: Run = if self.userspace.userspace {
+            let conf = self.userspace.conf();
             let stack = StackChoice::InProcess;
             let options =
                 proxy::Options { name, conf, resources, stack, sandbox, member, log_style };
