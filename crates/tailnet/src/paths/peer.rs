@@ -53,18 +53,23 @@ pub struct Peer {
     relayed: peer_relay::RelayPath,
     birthday: birthday::BirthdayProbing,
     candidates: Candidates,
-    /// The published path.
-    used: Option<Path>,
+    published: Published,
     direct: Option<Direct>,
     lost: Option<Lost>,
-    /// Whether the published path is proven, or goes through a relay that is not guessed.
-    reachable: bool,
     search: search::Search,
     pings: VecDeque<Pinged>,
     /// The IDs of the pings that were answered.
     seen: VecDeque<TxId>,
     answers: Limit,
     activity: Activity,
+}
+
+/// The path that the data plane uses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Published {
+    path: Option<Path>,
+    /// Whether the path is proven, or goes through a relay that is not guessed.
+    is_reachable: bool,
 }
 
 #[derive(Debug, Default)]
@@ -109,10 +114,9 @@ impl Peer {
             relayed: peer_relay::RelayPath::default(),
             birthday: birthday::BirthdayProbing::default(),
             candidates: Candidates::default(),
-            used: None,
+            published: Published::default(),
             direct: None,
             lost: None,
-            reachable: false,
             search: search::Search::default(),
             pings: VecDeque::new(),
             seen: VecDeque::new(),

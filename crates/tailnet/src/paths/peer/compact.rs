@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use super::{Activity, Peer, Relay};
+use super::{Activity, Peer, Published, Relay};
 use crate::{
     keys::{DiscoPublic, NodePublic},
-    paths::{Path, PathView},
+    paths::PathView,
 };
 
 /// A peer in full or compact form.
@@ -21,8 +21,7 @@ pub struct Compact {
     disco: DiscoPublic,
     home: Option<u16>,
     supports_peer_relays: bool,
-    reachable: bool,
-    used: Option<Path>,
+    published: Published,
     candidates: Box<[SocketAddr]>,
 }
 
@@ -92,8 +91,7 @@ impl Compact {
     fn expand(&self, key: NodePublic) -> Peer {
         let mut peer = Peer::new(key, self.disco);
         peer.relay.home = self.home;
-        (peer.supports_peer_relays, peer.reachable, peer.used) =
-            (self.supports_peer_relays, self.reachable, self.used);
+        (peer.supports_peer_relays, peer.published) = (self.supports_peer_relays, self.published);
         peer.candidates.set_map(&self.candidates, None);
         peer
     }
@@ -117,8 +115,7 @@ impl Peer {
             disco: self.disco,
             home,
             supports_peer_relays: self.supports_peer_relays,
-            reachable: self.reachable,
-            used: self.used,
+            published: self.published,
             candidates: self.candidates.only_of_map()?,
         })
     }

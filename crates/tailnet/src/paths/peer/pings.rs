@@ -24,7 +24,7 @@ pub struct Pinged {
 impl Peer {
     pub fn ping_for_user(&mut self, number: u32, cx: &mut Context<'_>) -> bool {
         self.note_sent(cx.now);
-        match self.used {
+        match self.published.path {
             Some(Path::Direct(addr)) => self.ping(addr, Some(number), cx),
             Some(Path::PeerRelay { at, vni }) => self.ping_relayed(at, vni, Some(number), cx),
             Some(Path::Auxiliary { .. }) => self.ping_auxiliary(Some(number), cx),
@@ -32,7 +32,7 @@ impl Peer {
             None => {}
         }
         self.search_if_due(cx);
-        self.used.is_some()
+        self.published.path.is_some()
     }
 
     pub fn ping(&mut self, addr: SocketAddr, number: Option<u32>, cx: &mut Context<'_>) {

@@ -18,11 +18,11 @@ impl Peer {
         let direct = direct.or(self.birthday.path());
         let known = direct.or(self.relayed.path()).or(known);
         let path = known.or(guess).or(unproven).or(down);
-        let first = known.is_some() && !self.reachable && self.is_active(cx.now);
-        self.reachable = known.is_some();
-        let differs = path != self.used;
+        let first = known.is_some() && !self.published.is_reachable && self.is_active(cx.now);
+        self.published.is_reachable = known.is_some();
+        let differs = path != self.published.path;
         if differs {
-            self.used = path;
+            self.published.path = path;
             cx.emit(Event::UsePath { peer: self.key, path });
         }
         // An initiation that was lost on the previous path would only be repeated after seconds.
@@ -35,7 +35,7 @@ impl Peer {
 
     pub fn view(&self) -> PathView {
         PathView {
-            path: self.used,
+            path: self.published.path,
             latency: self
                 .direct
                 .map(|direct| direct.latency)
