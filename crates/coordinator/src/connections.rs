@@ -15,12 +15,19 @@ pub(crate) struct Connections {
     elsewhere: BTreeMap<i64, BTreeSet<NodeId>>,
     /// The time at which nodes lost their last stream.
     disconnected: HashMap<NodeId, Time>,
+    /// The time of the start: no node was connected before.
+    started: Time,
     last: u64,
     /// The number of changes of the set of nodes with streams here.
     changes: u64,
 }
 
 impl Connections {
+    /// Returns a table without streams, for a server that starts at this time.
+    pub fn starting_at(started: Time) -> Self {
+        Self { started, ..Self::default() }
+    }
+
     /// Adds a stream.
     pub fn begin(&mut self, id: NodeId) -> StreamId {
         self.last += 1;
@@ -89,6 +96,12 @@ impl Connections {
     /// The time at which a node lost its last stream.
     pub fn disconnected_since(&self, id: NodeId) -> Option<Time> {
         self.disconnected.get(&id).copied()
+    }
+
+    /// The time since which a node without streams is known to be disconnected. Its last stream may have been at
+    /// another server, and its end was not reported here.
+    pub fn absent_since(&self, id: NodeId) -> Time {
+        self.disconnected_since(id).unwrap_or_default().max(self.started)
     }
 
     /// Removes a deleted node. Its streams end by themselves.

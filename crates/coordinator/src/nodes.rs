@@ -298,6 +298,16 @@ impl Nodes {
         self.routers.networks().collect()
     }
 
+    /// Marks that the primary routers of all networks must be chosen again.
+    pub fn require_choices(&mut self) {
+        self.routers.require_choices();
+    }
+
+    /// The networks whose primary routers must be chosen again since [`Nodes::require_choices`].
+    pub fn take_required_choices(&mut self) -> Vec<IpNet> {
+        self.routers.take_required_choices()
+    }
+
     /// The connected routers with a connected standby for one of their networks.
     pub fn contested_routers(&self) -> BTreeSet<NodeId> {
         let is_online = |id: &NodeId| self.get(*id).is_some_and(|entry| entry.online);

@@ -17,6 +17,8 @@ pub(crate) struct Routers {
     /// Nodes that may route each network, without the default routes.
     by_network: BTreeMap<IpNet, BTreeSet<NodeId>>,
     primaries: BTreeMap<IpNet, NodeId>,
+    /// Whether the primary routers must be chosen again.
+    needs_choices: bool,
 }
 
 impl Routers {
@@ -47,6 +49,19 @@ impl Routers {
             }
         }
         changed
+    }
+
+    /// Marks that the primary routers of all networks must be chosen again.
+    pub fn require_choices(&mut self) {
+        self.needs_choices = true;
+    }
+
+    /// The networks whose primary routers must be chosen again since [`Routers::require_choices`].
+    pub fn take_required_choices(&mut self) -> Vec<IpNet> {
+        match std::mem::take(&mut self.needs_choices) {
+            true => self.networks().collect(),
+            false => Vec::new(),
+        }
     }
 
     /// All networks with routers.

@@ -19,10 +19,7 @@ mod tka;
 mod undo;
 mod users;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use tailnet::keys::{MachinePublic, NodePublic};
 
@@ -43,13 +40,15 @@ use crate::{
     api_keys::ApiKeys,
     audit::Audit,
     connections::Connections,
+    directory::Directory,
     frame::FrameCache,
     journal::Journal,
     log::{Change, Log, Parts},
     merged_changes::MergedChanges,
     nodes::{Entry, NodeChange, NodeView, Nodes},
-    object::{self, KeyId, Kind, Node, NodeId, Object, PolicyId, PreAuthKey, Stored, User, UserId},
+    object::{KeyId, Kind, Node, NodeId, Object, PreAuthKey, Stored, User},
     pending::PendingRegistrations,
+    policies::Policies,
     settings::Settings,
     ssh_checks::SshChecks,
     time::Time,
@@ -66,24 +65,17 @@ pub struct State {
     settings: Settings,
     /// The number of changes of the relay map since the start.
     relays: u64,
-    access: Access,
-    users: BTreeMap<UserId, User>,
-    keys: BTreeMap<KeyId, PreAuthKey>,
-    by_prefix: HashMap<String, KeyId>,
+    directory: Directory,
     api_keys: ApiKeys,
     audit: Audit,
     tka: Tka,
     nodes: Nodes,
-    policies: BTreeMap<PolicyId, object::Policy>,
+    policies: Policies,
     frames: FrameCache,
     timers: Timers,
     pending: PendingRegistrations,
     connections: Connections,
     ssh_checks: SshChecks,
-    /// The time of the start: no node was connected before.
-    started: Time,
-    /// Whether the primary routers must be chosen again.
-    reroutes: bool,
     journal: Journal,
 }
 
@@ -94,21 +86,16 @@ impl State {
             nodes: Nodes::new(Addresses::new(settings.prefixes, settings.allocation)),
             settings,
             relays: 0,
-            access: Access::open(),
-            users: BTreeMap::new(),
-            keys: BTreeMap::new(),
-            by_prefix: HashMap::new(),
+            directory: Directory::default(),
             api_keys: ApiKeys::default(),
             audit: Audit::default(),
             tka: Tka::default(),
-            policies: BTreeMap::new(),
+            policies: Policies::new(),
             frames: FrameCache::default(),
             timers: Timers::default(),
             pending: PendingRegistrations::default(),
             connections: Connections::default(),
             ssh_checks: SshChecks::default(),
-            started: Time::default(),
-            reroutes: false,
             journal: Journal::new(Log::starting_at(0, 0, Time::default())),
         }
     }
@@ -148,7 +135,7 @@ impl State {
 
     /// The compiled policy.
     pub(crate) fn access(&self) -> &Access {
-        &self.access
+        self.policies.access()
     }
 
     /// The frames that streams share.
@@ -175,15 +162,15 @@ impl State {
     }
 
     pub fn users(&self) -> impl Iterator<Item = &User> {
-        self.users.values()
+        self.directory.users()
     }
 
     pub fn keys(&self) -> impl Iterator<Item = &PreAuthKey> {
-        self.keys.values()
+        self.directory.keys()
     }
 
     pub fn key(&self, id: KeyId) -> Option<&PreAuthKey> {
-        self.keys.get(&id)
+        self.directory.key(id)
     }
 
     pub fn nodes(&self) -> impl Iterator<Item = NodeView<'_>> {
@@ -247,7 +234,7 @@ impl State {
     /// Saves the present value of an object for undo.
     fn save_for_undo(&mut self, kind: Kind, id: i64) {
         if kind == Kind::User {
-            self.access.mark_users_changed();
+            self.policies.mark_users_changed();
         }
         if !self.journal.has_saved(kind, id) {
             let object = self.current_object(kind, id);
@@ -277,7 +264,7 @@ impl State {
     fn add_entry(&mut self, node: Node, index: Option<u32>, now: Time) {
         let id = node.id;
         let index = self.nodes.add(node, index, self.connections.has(id));
-        self.access.mark_node_changed(index);
+        self.policies.mark_node_changed(index);
         self.set_timers(id, now);
     }
 
@@ -286,7 +273,7 @@ impl State {
         let Some(change) = self.nodes.change(id, now, change) else { return };
         let NodeChange { before, index, parts, networks } = change;
         let node = &self.nodes[&id].node;
-        self.access.mark_node_changed(index);
+        self.policies.mark_node_changed(index);
         self.journal.save_node(&before, index);
         self.journal.write(node);
         if node.expires != before.expires || node.ephemeral != before.ephemeral {
@@ -308,7 +295,7 @@ impl State {
 
     /// Removes what belongs to a removed node, and records the removal.
     fn note_removed(&mut self, id: NodeId, index: u32) {
-        self.access.mark_node_changed(index);
+        self.policies.mark_node_changed(index);
         self.connections.remove(id);
         self.timers.clear_node(id);
         self.journal.note(Change::Node { id, index, parts: Parts::REMOVED });

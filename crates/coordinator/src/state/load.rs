@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::State;
 use crate::{
     audit::Audit,
+    connections::Connections,
     hostinfo::Hostinfo,
     journal::Journal,
     log::{Change, Log, Parts},
     node_index::NO_INDEX,
-    object::{KeyId, Kind, Node, NodeId, PreAuthKey, Stored, User, UserId},
+    object::{Kind, Node, NodeId, Stored, User, UserId},
     settings::Settings,
     stored_object::{LoadError, StoredObject, Unreadable},
     time::Time,
@@ -28,7 +29,11 @@ impl State {
         now: Time,
     ) -> Result<Self, LoadError> {
         let log = Log::starting_at(version, mark, now);
-        let mut state = Self { started: now, journal: Journal::new(log), ..Self::new(settings) };
+        let mut state = Self {
+            connections: Connections::starting_at(now),
+            journal: Journal::new(log),
+            ..Self::new(settings)
+        };
         state.apply(objects, now)?;
         state.choose_primaries();
         state.audit.trim();
@@ -85,10 +90,10 @@ impl State {
     ) -> Result<(), LoadError> {
         let there: BTreeSet<(Kind, i64)> =
             objects.iter().map(|stored| (stored.kind, stored.id)).collect();
-        let users = self.users.keys().map(|id| (Kind::User, id.0));
-        let keys = self.keys.keys().map(|id| (Kind::PreAuthKey, id.0));
+        let users = self.directory.users().map(|user| (Kind::User, user.id.0));
+        let keys = self.directory.keys().map(|key| (Kind::PreAuthKey, key.id.0));
         let nodes = self.nodes.ids().map(|id| (Kind::Node, id.0));
-        let policies = self.policies.keys().map(|id| (Kind::Policy, id.0));
+        let policies = self.policies.saved().map(|policy| (Kind::Policy, policy.id.0));
         let api_keys = self.api_keys().map(|key| (Kind::ApiKey, key.id.0));
         let lock =
             [(Kind::TkaState, self.tka.stored().id.0)].into_iter().filter(|(_, id)| *id != 0);
@@ -108,12 +113,12 @@ impl State {
     pub(crate) fn current_object(&self, kind: Kind, id: i64) -> StoredObject {
         let mut object = StoredObject::absent(kind, id);
         match &mut object {
-            StoredObject::User(id, user) => *user = self.users.get(id).cloned(),
-            StoredObject::PreAuthKey(id, key) => *key = self.keys.get(id).cloned(),
+            StoredObject::User(id, user) => *user = self.directory.user(*id).cloned(),
+            StoredObject::PreAuthKey(id, key) => *key = self.directory.key(*id).cloned(),
             StoredObject::Node(id, node) => {
                 *node = self.nodes.get(*id).map(|entry| Box::new(entry.node.clone()));
             }
-            StoredObject::Policy(id, policy) => *policy = self.policies.get(id).cloned(),
+            StoredObject::Policy(id, policy) => *policy = self.policies.get(*id).cloned(),
             StoredObject::ApiKey(id, key) => *key = self.api_keys.get(*id).cloned(),
             // Entries are never changed.
             StoredObject::AuditEntry(..) => {}
@@ -138,11 +143,11 @@ impl State {
         let (mut nodes, mut same) = (Vec::new(), Vec::new());
         for object in loaded {
             match object {
-                StoredObject::User(id, user) if self.users.get(&id) == user.as_ref() => {
+                StoredObject::User(id, user) if self.directory.user(id) == user.as_ref() => {
                     same.extend(self.nodes.of_user(id));
                 }
                 StoredObject::User(id, user) => self.put_user(id, user),
-                StoredObject::PreAuthKey(id, key) => self.put_key(id, key),
+                StoredObject::PreAuthKey(id, key) => self.directory.put_key(id, key),
                 StoredObject::Node(id, node) => {
                     let before = self.nodes.get(id).map(|entry| &entry.node);
                     match before == node.as_deref() {
@@ -150,12 +155,7 @@ impl State {
                         false => nodes.push((id, node)),
                     }
                 }
-                StoredObject::Policy(id, Some(policy)) => {
-                    self.policies.insert(id, policy);
-                }
-                StoredObject::Policy(id, None) => {
-                    self.policies.remove(&id);
-                }
+                StoredObject::Policy(id, policy) => self.policies.put(id, policy),
                 StoredObject::ApiKey(_, Some(key)) => self.api_keys.insert(key),
                 StoredObject::ApiKey(id, None) => self.api_keys.remove(id),
                 StoredObject::AuditEntry(_, Some(entry)) => self.audit.push(entry),
@@ -182,23 +182,10 @@ impl State {
     }
 
     fn put_user(&mut self, id: UserId, user: Option<User>) {
-        self.access.mark_users_changed();
-        match user {
-            Some(user) => self.users.insert(id, user),
-            None => self.users.remove(&id),
-        };
+        self.policies.mark_users_changed();
+        self.directory.put_user(id, user);
         for node in self.nodes.of_user(id) {
             self.note_parts(node, Parts::WHOLE);
-        }
-    }
-
-    fn put_key(&mut self, id: KeyId, key: Option<PreAuthKey>) {
-        if let Some(before) = self.keys.remove(&id) {
-            self.by_prefix.remove(&before.prefix);
-        }
-        if let Some(key) = key {
-            self.by_prefix.insert(key.prefix.clone(), id);
-            self.keys.insert(id, key);
         }
     }
 
@@ -233,7 +220,7 @@ impl State {
     fn put_changed(&mut self, node: Node, now: Time) {
         let id = node.id;
         let Some((before, index)) = self.nodes.replace(node.clone()) else { return };
-        self.access.mark_node_changed(index);
+        self.policies.mark_node_changed(index);
         if node.expires != before.expires || node.ephemeral != before.ephemeral {
             self.set_timers(id, now);
         }

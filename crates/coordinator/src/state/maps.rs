@@ -19,7 +19,7 @@ use crate::{
 impl State {
     /// The nodes that are visible to a node.
     pub(crate) fn visible_nodes(&self, viewer: &Entry) -> NodeSet {
-        let mut seen = match self.access.peers(viewer.index) {
+        let mut seen = match self.policies.access().peers(viewer.index) {
             Some(peers) => peers.intersection(self.nodes.indexes().reachable()),
             None => self.nodes.indexes().reachable().clone(),
         };
@@ -44,7 +44,7 @@ impl State {
 
     /// Whether clients may suggest a node as an exit: an exit node with the attribute.
     fn is_suggested(&self, entry: &Entry) -> bool {
-        let attributes = || self.access.attributes(entry.index);
+        let attributes = || self.policies.access().attributes(entry.index);
         entry.node.routes().any(|net| is_exit(&net))
             && attributes().iter().any(|own| own == SUGGEST_EXIT)
     }
@@ -56,18 +56,18 @@ impl State {
         }
         let exits = router.node.routes().filter(is_exit);
         let routed: Vec<IpNet> = exits.chain(router.node.primaries.iter().copied()).collect();
-        self.access.hidden_routes(viewer.index, router.index, &routed)
+        self.policies.access().hidden_routes(viewer.index, router.index, &routed)
     }
 
     /// JSON of a node for itself.
     pub(crate) fn self_json(&self, entry: &Entry, now: Time) -> String {
-        let attributes = self.access.attributes(entry.index);
+        let attributes = self.policies.access().attributes(entry.index);
         node_json::own(&entry.node, &attributes, &self.settings.base_domain, now)
     }
 
     /// The user ID and the profile of a node's owner.
     pub(crate) fn profile(&self, node: &Node) -> (i64, String) {
-        node_json::profile(node, node.user.and_then(|id| self.users.get(&id)))
+        node_json::profile(node, node.user.and_then(|id| self.directory.user(id)))
     }
 
     /// JSON of the DNS configuration.

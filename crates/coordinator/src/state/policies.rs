@@ -7,17 +7,14 @@ use policy::{Compiled, Nodes, Policy, Role};
 
 use super::State;
 use crate::{
-    access::Access,
     log::{Change, Parts},
-    node_index,
+    node_index, nodes,
     object::{self, Kind, Node, NodeId, PolicyId, User, UserId},
     refusal::Refusal,
     routers::is_exit,
     time::Time,
 };
 
-/// The number of stored policies. Older ones are deleted.
-const MAX_POLICIES: usize = 100;
 /// The maximum number of approved routes of a node. Beyond it, routes that are not advertised lose their approval.
 const MAX_APPROVED: usize = 1024;
 
@@ -46,12 +43,12 @@ pub(crate) struct Pools {
 impl State {
     /// The active policy. Without one, every node reaches every other.
     pub fn policy(&self) -> Option<&object::Policy> {
-        self.policies.values().next_back()
+        self.policies.active()
     }
 
     /// All stored policies, with the active one last.
     pub fn policies(&self) -> impl Iterator<Item = &object::Policy> {
-        self.policies.values()
+        self.policies.saved()
     }
 
     /// Runs the tests of a policy in this network, and compares it with the active one.
@@ -63,7 +60,7 @@ impl State {
         policy.run_tests(&nodes).map_err(Refusal::Policy)?;
         let warnings = policy.warnings(&nodes);
         let open = || Policy::parse("{}").expect("an empty policy is valid");
-        let before = match self.access.policy() {
+        let before = match self.policies.policy() {
             Some(policy) => policy.compile(&nodes),
             None => open().compile(&nodes),
         };
@@ -104,12 +101,10 @@ impl State {
         let id = PolicyId(self.journal.next_number(Kind::Policy));
         let saved = object::Policy { id, text, created: now };
         self.store(&saved);
-        self.policies.insert(id, saved);
-        while self.policies.len() > MAX_POLICIES
-            && let Some(id) = self.policies.keys().next().copied()
-        {
+        self.policies.put(id, Some(saved));
+        for id in self.policies.excess() {
             self.store_removal(Kind::Policy, id.0);
-            self.policies.remove(&id);
+            self.policies.put(id, None);
         }
         self.activate(policy);
         self.journal.note(Change::Policy);
@@ -133,7 +128,7 @@ impl State {
         name: &str,
         now: Time,
     ) -> Result<(), Refusal> {
-        let (Some(policy), Some(saved)) = (self.access.policy(), self.policy()) else {
+        let (Some(policy), Some(saved)) = (self.policies.policy(), self.policy()) else {
             return Ok(());
         };
         if let Some(location) = policy.find_name(name) {
@@ -162,19 +157,19 @@ impl State {
     /// The first location in the policy that names this user.
     pub(crate) fn named_in_policy(&self, user: UserId) -> Option<policy::Fault> {
         let users = self.policy_users_only();
-        self.access.policy()?.find_mention_of_user(&users, user.0.unsigned_abs())
+        self.policies.policy()?.find_mention_of_user(&users, user.0.unsigned_abs())
     }
 
     /// The omitted parts of the policy, with line and key.
     pub fn left_out(&self) -> Vec<String> {
-        let left_out = self.access.policy().map_or(&[][..], Policy::left_out);
+        let left_out = self.policies.policy().map_or(&[][..], Policy::left_out);
         left_out.iter().map(|fault| format!("left out: {fault}")).collect()
     }
 
     /// Names in the policy that match no user, with line and key.
     pub fn unmatched_policy_names(&self) -> Vec<String> {
         let users = self.policy_users_only();
-        let warnings = self.access.policy().map(|policy| policy.warnings(&users));
+        let warnings = self.policies.policy().map(|policy| policy.warnings(&users));
         let is_name = |fault: &policy::Fault| matches!(fault.reason, policy::Reason::NoUser(_));
         let names = warnings.into_iter().flatten().filter(is_name);
         names.map(|fault| fault.to_string()).collect()
@@ -183,7 +178,7 @@ impl State {
     /// Activates the last stored policy.
     pub(crate) fn load_policy(&mut self) -> Result<(), policy::Refusal> {
         let Some(saved) = self.policy() else {
-            self.access = Access::open();
+            self.policies.activate(None);
             return Ok(());
         };
         let policy = Policy::parse_saved(&saved.text)?;
@@ -192,22 +187,20 @@ impl State {
     }
 
     fn activate(&mut self, policy: Policy) {
-        let index = |index| self.policy_node_at(index);
-        let indexes = self.nodes.indexes().count();
-        let nodes = (0..indexes).map(index).collect();
-        let users = self.policy_users();
-        self.access = Access::new(policy, Nodes { users, nodes, domains: Vec::new() });
+        let nodes =
+            (0..self.nodes.indexes().count()).map(|index| policy_node_at(&self.nodes, index));
+        let nodes =
+            Nodes { users: self.policy_users(), nodes: nodes.collect(), domains: Vec::new() };
+        self.policies.activate(Some((policy, nodes)));
     }
 
     /// Updates the compiled policy after changes of nodes and users.
     pub(crate) fn renew_access(&mut self) {
-        if !self.access.is_stale() {
+        if !self.policies.access().is_stale() {
             return;
         }
         let users = self.policy_users();
-        let mut access = std::mem::replace(&mut self.access, Access::open());
-        let renewed = access.renew(users, |index| self.policy_node_at(index));
-        self.access = access;
+        let renewed = self.policies.renew(users, |index| policy_node_at(&self.nodes, index));
         for index in renewed.iter() {
             let index = node_index::as_index(index);
             if let Some(id) = self.nodes.at(index).map(|entry| entry.node.id) {
@@ -229,7 +222,7 @@ impl State {
         let more: Vec<&String> = requested.iter().filter(|tag| !tags.contains(tag)).collect();
         if !more.is_empty() {
             let users = self.policy_users_only();
-            let policy = self.access.policy();
+            let policy = self.policies.policy();
             let may =
                 |tag: &str| policy.is_some_and(|own| own.allows_tag(&users, owner.clone(), tag));
             let denied: Vec<String> =
@@ -246,7 +239,7 @@ impl State {
 
     /// The address pools for a new node.
     pub(crate) fn pools(&self, node: policy::Node) -> Pools {
-        let Some(policy) = self.access.policy() else { return Pools::default() };
+        let Some(policy) = self.policies.policy() else { return Pools::default() };
         let all: Vec<IpNet> = policy.pools().collect();
         if all.is_empty() {
             return Pools::default();
@@ -258,7 +251,7 @@ impl State {
 
     /// Approves the routes of a node that the policy approves automatically.
     pub(crate) fn approve_routes_of(&mut self, id: NodeId, now: Time) {
-        let (Some(entry), Some(policy)) = (self.nodes.get(id), self.access.policy()) else {
+        let (Some(entry), Some(policy)) = (self.nodes.get(id), self.policies.policy()) else {
             return;
         };
         let more = self.approvable(policy, &entry.node);
@@ -300,7 +293,7 @@ impl State {
     /// All users in the form of the crate `policy`, without names that they may have chosen themselves.
     fn policy_users(&self) -> Vec<policy::User> {
         let owner = self.owner();
-        let users = self.users.values().map(|user| policy::User {
+        let users = self.directory.users().map(|user| policy::User {
             id: user.id.0.unsigned_abs(),
             name: if self.has_trusted_name(user) { user.name.clone() } else { String::new() },
             email: user.email.clone(),
@@ -316,18 +309,18 @@ impl State {
 
     /// Names in the policy that match no user because the user's name comes from a provider.
     pub fn untrusted_policy_names(&self) -> Vec<&str> {
-        let Some(policy) = self.access.policy() else { return Vec::new() };
-        let users = self.users.values().filter(|user| !self.has_trusted_name(user));
+        let Some(policy) = self.policies.policy() else { return Vec::new() };
+        let users = self.directory.users().filter(|user| !self.has_trusted_name(user));
         users
             .map(|user| user.name.as_str())
             .filter(|name| policy.find_name(name).is_some())
             .collect()
     }
+}
 
-    /// The node at an index in the form of the crate `policy`; a default node if the index is unused.
-    fn policy_node_at(&self, index: u32) -> policy::Node {
-        self.nodes.at(index).map_or_else(policy::Node::default, |entry| policy_node(&entry.node))
-    }
+/// The node at an index in the form of the crate `policy`; a default node if the index is unused.
+fn policy_node_at(nodes: &nodes::Nodes, index: u32) -> policy::Node {
+    nodes.at(index).map_or_else(policy::Node::default, |entry| policy_node(&entry.node))
 }
 
 /// A node in the form of the crate `policy`.

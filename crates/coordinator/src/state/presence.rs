@@ -1,6 +1,6 @@
 //! Connections of nodes, and timeouts: nodes go offline, ephemeral nodes are deleted, keys expire.
 
-use std::{collections::BTreeSet, mem, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use super::State;
 use crate::{connections::StreamId, log::Parts, object::NodeId, time::Time, timers::Timer};
@@ -144,9 +144,8 @@ impl State {
 
     /// Handles all due timers.
     pub fn handle_timeout(&mut self, now: Time) {
-        if mem::take(&mut self.reroutes) {
-            self.choose_primaries();
-        }
+        let networks = self.nodes.take_required_choices();
+        self.choose_primaries_for(networks);
         while let Some(timer) = self.timers.take_due(now) {
             match timer {
                 Timer::Offline(id) => self.go_offline(id, now),
@@ -180,9 +179,7 @@ impl State {
     fn ephemeral_removal_time(&self, id: NodeId) -> Option<Time> {
         let entry = self.nodes.get(id).filter(|entry| entry.node.ephemeral)?;
         let patience = self.settings.ephemeral_after;
-        // The stream may have been at another server, and its end was not reported here.
-        let disconnected =
-            self.connections.disconnected_since(id).unwrap_or_default().max(self.started);
+        let disconnected = self.connections.absent_since(id);
         (!self.connections.has(id)).then(|| match entry.node.last_seen {
             Some(seen) => seen.max(disconnected).after(patience),
             None => entry.node.created.max(disconnected).after(patience.max(FIRST_CONNECTION)),

@@ -160,7 +160,7 @@ impl State {
         behind: Option<IpAddr>,
         port: Option<u16>,
     ) -> bool {
-        let filter = Frame { parts: self.access.filter(target.index), key: None }.text();
+        let filter = Frame { parts: self.policies.access().filter(target.index), key: None }.text();
         let rules: Vec<FilterRule> = serde_json::from_str(&filter).unwrap_or_default();
         let from = [IpAddr::from(source.node.v4), IpAddr::from(source.node.v6)];
         let to = match behind {

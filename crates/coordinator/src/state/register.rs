@@ -151,8 +151,8 @@ impl State {
     fn handle_logout(&mut self, known: Option<NodeId>, now: Time) -> String {
         let user = known.and_then(|id| self.nodes[&id].node.user);
         let answer = json!({
-            "User": user_of(user.and_then(|id| self.users.get(&id))),
-            "Login": login_of(user.and_then(|id| self.users.get(&id))),
+            "User": user_of(user.and_then(|id| self.directory.user(id))),
+            "Login": login_of(user.and_then(|id| self.directory.user(id))),
             "NodeKeyExpired": true, "MachineAuthorized": false, "AuthURL": "", "Error": "",
         });
         match known.map(|id| (id, self.nodes[&id].node.ephemeral)) {
@@ -168,7 +168,7 @@ impl State {
 
     /// The answer for a registered machine.
     fn registered_answer(&self, id: NodeId) -> String {
-        let user = self.nodes[&id].node.user.and_then(|user| self.users.get(&user));
+        let user = self.nodes[&id].node.user.and_then(|user| self.directory.user(user));
         json!({
             "User": user_of(user), "Login": login_of(user), "NodeKeyExpired": false,
             "MachineAuthorized": true, "AuthURL": "", "Error": "",
@@ -194,7 +194,7 @@ impl State {
         if !key.used {
             let key = PreAuthKey { used: true, ..key };
             self.store(&key);
-            self.keys.insert(key.id, key);
+            self.directory.put_key(key.id, Some(key));
         }
         Ok(id)
     }
@@ -240,7 +240,7 @@ impl State {
     fn valid_key(&self, text: &str, now: Time) -> Result<&PreAuthKey, RegisterError> {
         let unknown = || RegisterError("invalid auth key".into());
         let parts = secret::read(text).ok_or_else(unknown)?;
-        let key = self.by_prefix.get(parts.prefix).and_then(|id| self.keys.get(id));
+        let key = self.directory.key_with_prefix(parts.prefix);
         let key = key.filter(|key| key.hash == Hash::of(parts.secret)).ok_or_else(unknown)?;
         if key.expires.is_some_and(|at| at <= now) {
             return Err(RegisterError("the auth key has expired".into()));
@@ -450,7 +450,7 @@ impl State {
         now: Time,
     ) -> Result<NodeId, Refusal> {
         let Admission { user, method, expires } = admission;
-        if !self.users.contains_key(&user) {
+        if !self.directory.has_user(user) {
             return Err(Refusal::NoUser(user.to_string()));
         }
         let pending = Arc::clone(self.pending.get(number).ok_or(Refusal::NoRegistration)?);

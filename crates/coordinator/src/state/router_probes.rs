@@ -89,7 +89,7 @@ impl State {
         };
         is_there(one)
             && is_there(other)
-            && self.access.is_visible(one.index, other.index)
-            && self.access.is_visible(other.index, one.index)
+            && self.policies.access().is_visible(one.index, other.index)
+            && self.policies.access().is_visible(other.index, one.index)
     }
 }

@@ -89,9 +89,7 @@ impl State {
 
     /// The user with this identity.
     pub fn user_of_identity(&self, identity: &Identity) -> Option<&User> {
-        let own = |user: &&User| user.identity.as_ref().is_some_and(|own| own.matches(identity));
-        let is_exact = |user: &&User| user.identity.as_ref() == Some(identity);
-        self.users.values().find(is_exact).or_else(|| self.users.values().find(own))
+        self.directory.user_of_identity(identity)
     }
 
     /// Chooses the name of a user: the username or else the mail address, with a number if it is in use. A policy names
@@ -109,14 +107,10 @@ impl State {
             },
         };
         let numbered = (1..MAX_SUFFIX).map(|number| format!("{wanted}-{number}"));
-        let free = std::iter::once(wanted.clone())
-            .chain(numbered)
-            .find(|name| known.is_some_and(|user| user.name == *name) || !self.has_user(name));
+        let free = std::iter::once(wanted.clone()).chain(numbered).find(|name| {
+            known.is_some_and(|user| user.name == *name) || !self.directory.has_name(name)
+        });
         free.ok_or(Refusal::NameTaken(wanted))
-    }
-
-    fn has_user(&self, name: &str) -> bool {
-        self.users.values().any(|user| user.name == name)
     }
 }
 

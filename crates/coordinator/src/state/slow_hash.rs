@@ -29,7 +29,7 @@ impl State {
     /// nothing.
     pub fn unverified_key(&self, request: &RegisterRequest, now: Time) -> Option<UnverifiedKey> {
         let parts = secret::read(request.auth_key()?)?;
-        let key = self.by_prefix.get(parts.prefix).and_then(|id| self.keys.get(id))?;
+        let key = self.directory.key_with_prefix(parts.prefix)?;
         let is_valid = key.expires.is_none_or(|at| at > now) && (key.reusable || !key.used);
         UnverifiedKey::of(KeyRef::PreAuth(key.id), &key.hash, parts.secret).filter(|_| is_valid)
     }
@@ -48,10 +48,12 @@ impl State {
         let hash = Hash::of(&verified.secret);
         match verified.key {
             KeyRef::PreAuth(id) => {
-                let Some(key) = self.keys.get(&id).filter(|key| is_same(&key.hash)) else { return };
+                let Some(key) = self.directory.key(id).filter(|key| is_same(&key.hash)) else {
+                    return;
+                };
                 let key = PreAuthKey { hash, ..key.clone() };
                 self.store(&key);
-                self.keys.insert(id, key);
+                self.directory.put_key(id, Some(key));
             }
             KeyRef::Api(id) => {
                 let Ok(key) = self.find_api_key(&id.to_string()) else { return };

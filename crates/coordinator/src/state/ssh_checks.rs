@@ -28,7 +28,7 @@ impl State {
         if account.len() > MAX_ACCOUNT {
             return SshOutcome::Refused("account not found");
         }
-        let check = self.access.ssh_check(source.index, target.index, account);
+        let check = self.policies.access().ssh_check(source.index, target.index, account);
         let Some(check) = check else {
             return SshOutcome::Refused("the policy does not allow this login to be confirmed");
         };

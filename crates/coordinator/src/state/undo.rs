@@ -60,7 +60,7 @@ impl State {
             self.restore_endpoint_timer(id);
         }
         // Primary routers are chosen again when the next commands run.
-        self.reroutes = true;
+        self.nodes.require_choices();
         redo
     }
 
@@ -83,6 +83,6 @@ impl State {
             self.timers.set(Timer::Registration(number.clone()), pending.since.after(LONGEST_WAIT));
             self.pending.insert(number, pending);
         }
-        self.reroutes = true;
+        self.nodes.require_choices();
     }
 }

@@ -10,9 +10,6 @@ use crate::{
     time::Time,
 };
 
-/// The maximum length of a user's name, in bytes.
-const MAX_NAME: usize = 128;
-
 /// The properties of a new pre-auth key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewKey {
@@ -33,11 +30,11 @@ impl State {
     /// # Errors
     /// The name is taken or invalid.
     pub fn create_user(&mut self, user: User, now: Time) -> Result<User, Refusal> {
-        self.check_user_name(&user.name)?;
+        self.directory.check_name(&user.name)?;
         let id = UserId(self.journal.next_number(Kind::User));
         let user = User { id, created: now, is_owner: false, ..user };
         self.store(&user);
-        self.users.insert(id, user.clone());
+        self.directory.put_user(id, Some(user.clone()));
         Ok(user)
     }
 
@@ -46,11 +43,11 @@ impl State {
     /// # Errors
     /// The user does not exist, its name comes from a provider, or the new name is taken, invalid or in the policy.
     pub fn rename_user(&mut self, id: UserId, name: &str, now: Time) -> Result<User, Refusal> {
-        let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?.clone();
+        let user = self.directory.user(id).ok_or_else(|| Refusal::NoUser(id.to_string()))?.clone();
         if user.identity.is_some() {
             return Err(Refusal::NameFromProvider(id));
         }
-        self.check_user_name(name)?;
+        self.directory.check_name(name)?;
         self.rename_user_in_policy(id, name, now)?;
         let user = User { name: name.to_owned(), ..user };
         self.change_user(user.clone());
@@ -59,8 +56,7 @@ impl State {
 
     /// The owner of the network. This is the first user, unless another one was made the owner.
     pub fn owner(&self) -> Option<UserId> {
-        let made = self.users.values().find(|user| user.is_owner);
-        made.or_else(|| self.users.values().next()).map(|user| user.id)
+        self.directory.owner()
     }
 
     /// Makes a user the owner of the network instead of its current owner.
@@ -68,14 +64,14 @@ impl State {
     /// # Errors
     /// The user does not exist.
     pub fn make_owner(&mut self, id: UserId) -> Result<User, Refusal> {
-        let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?;
+        let user = self.directory.user(id).ok_or_else(|| Refusal::NoUser(id.to_string()))?;
         let owner = User { is_owner: true, ..user.clone() };
-        let previous = self.users.values().filter(|user| user.is_owner && user.id != id);
+        let previous = self.directory.users().filter(|user| user.is_owner && user.id != id);
         let previous: Vec<User> =
             previous.map(|user| User { is_owner: false, ..user.clone() }).collect();
         for user in previous.into_iter().chain([owner.clone()]) {
             self.store(&user);
-            self.users.insert(user.id, user);
+            self.directory.put_user(user.id, Some(user));
         }
         Ok(owner)
     }
@@ -84,7 +80,7 @@ impl State {
     pub(crate) fn change_user(&mut self, user: User) {
         let id = user.id;
         self.store(&user);
-        self.users.insert(id, user);
+        self.directory.put_user(id, Some(user));
         for node in self.nodes.of_user(id) {
             self.note_parts(node, Parts::WHOLE);
         }
@@ -96,25 +92,25 @@ impl State {
     /// The user does not exist, has nodes, owns a network with other users, or is named in the
     /// policy.
     pub fn delete_user(&mut self, id: UserId) -> Result<(), Refusal> {
-        if !self.users.contains_key(&id) {
+        if !self.directory.has_user(id) {
             return Err(Refusal::NoUser(id.to_string()));
         }
         let nodes = self.nodes.of_user(id).len();
         if nodes > 0 {
             return Err(Refusal::HasNodes(id, nodes));
         }
-        if self.users.len() > 1 && self.owner() == Some(id) {
+        if self.directory.users().nth(1).is_some() && self.owner() == Some(id) {
             return Err(Refusal::IsOwner(id));
         }
         if let Some(location) = self.named_in_policy(id) {
             return Err(Refusal::InPolicy(id, location));
         }
         let is_theirs = |key: &&PreAuthKey| key.user == Some(id);
-        for key in self.keys.values().filter(is_theirs).map(|key| key.id).collect::<Vec<_>>() {
+        for key in self.directory.keys().filter(is_theirs).map(|key| key.id).collect::<Vec<_>>() {
             self.delete_key(key)?;
         }
         self.store_removal(Kind::User, id.0);
-        self.users.remove(&id);
+        self.directory.put_user(id, None);
         Ok(())
     }
 
@@ -123,23 +119,7 @@ impl State {
     /// # Errors
     /// The user does not exist.
     pub fn find_user(&self, name: &str) -> Result<&User, Refusal> {
-        let by_name = self.users.values().find(|user| user.name == name);
-        let by_number = || self.users.get(&UserId(name.parse().ok()?));
-        by_name.or_else(by_number).ok_or_else(|| Refusal::NoUser(name.to_owned()))
-    }
-
-    pub(crate) fn check_user_name(&self, name: &str) -> Result<(), Refusal> {
-        let is_name = !name.is_empty()
-            && name.len() <= MAX_NAME
-            && name.chars().all(|letter| !letter.is_control() && !letter.is_whitespace())
-            && name.parse::<i64>().is_err();
-        if !is_name {
-            return Err(Refusal::InvalidName(name.to_owned()));
-        }
-        match self.users.values().any(|user| user.name == name) {
-            true => Err(Refusal::NameTaken(name.to_owned())),
-            false => Ok(()),
-        }
+        self.directory.find_user(name).ok_or_else(|| Refusal::NoUser(name.to_owned()))
     }
 
     /// Creates a pre-auth key with a random text from the caller. Only the hash of the text is stored.
@@ -152,7 +132,7 @@ impl State {
         text: &str,
         now: Time,
     ) -> Result<PreAuthKey, Refusal> {
-        if let Some(user) = new.user.filter(|user| !self.users.contains_key(user)) {
+        if let Some(user) = new.user.filter(|user| !self.directory.has_user(*user)) {
             return Err(Refusal::NoUser(user.to_string()));
         }
         if new.user.is_none() && new.tags.is_empty() {
@@ -174,8 +154,7 @@ impl State {
             created: now,
         };
         self.store(&key);
-        self.by_prefix.insert(key.prefix.clone(), id);
-        self.keys.insert(id, key.clone());
+        self.directory.put_key(id, Some(key.clone()));
         Ok(key)
     }
 
@@ -184,10 +163,10 @@ impl State {
     /// # Errors
     /// The key does not exist.
     pub fn expire_key(&mut self, id: KeyId, now: Time) -> Result<(), Refusal> {
-        let mut key = self.keys.get(&id).ok_or(Refusal::NoKey(id))?.clone();
+        let mut key = self.directory.key(id).ok_or(Refusal::NoKey(id))?.clone();
         key.expires = Some(key.expires.map_or(now, |at| at.min(now)));
         self.store(&key);
-        self.keys.insert(id, key);
+        self.directory.put_key(id, Some(key));
         Ok(())
     }
 
@@ -196,13 +175,11 @@ impl State {
     /// # Errors
     /// The key does not exist.
     pub fn delete_key(&mut self, id: KeyId) -> Result<(), Refusal> {
-        if !self.keys.contains_key(&id) {
+        if self.directory.key(id).is_none() {
             return Err(Refusal::NoKey(id));
         }
         self.store_removal(Kind::PreAuthKey, id.0);
-        if let Some(key) = self.keys.remove(&id) {
-            self.by_prefix.remove(&key.prefix);
-        }
+        self.directory.put_key(id, None);
         Ok(())
     }
 }

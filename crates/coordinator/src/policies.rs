@@ -1,0 +1,88 @@
+//! The stored policies, and the access control by the active one.
+
+use std::collections::BTreeMap;
+
+use policy::{Node, NodeSet, Nodes, Policy, User};
+
+use crate::{
+    access::Access,
+    object::{self, PolicyId},
+};
+
+/// The number of stored policies. Older ones are deleted.
+const MAX_POLICIES: usize = 100;
+
+/// All policies. The last one is active.
+#[derive(Debug)]
+pub(crate) struct Policies {
+    saved: BTreeMap<PolicyId, object::Policy>,
+    access: Access,
+}
+
+impl Policies {
+    /// Without a policy, every node reaches every other.
+    pub fn new() -> Self {
+        Self { saved: BTreeMap::new(), access: Access::open() }
+    }
+
+    /// All stored policies, with the active one last.
+    pub fn saved(&self) -> impl DoubleEndedIterator<Item = &object::Policy> {
+        self.saved.values()
+    }
+
+    /// The active policy as it is stored.
+    pub fn active(&self) -> Option<&object::Policy> {
+        self.saved().next_back()
+    }
+
+    pub fn get(&self, id: PolicyId) -> Option<&object::Policy> {
+        self.saved.get(&id)
+    }
+
+    /// Sets or removes a stored policy. [`Policies::activate`] must follow if it is the last one.
+    pub fn put(&mut self, id: PolicyId, policy: Option<object::Policy>) {
+        match policy {
+            Some(policy) => self.saved.insert(id, policy),
+            None => self.saved.remove(&id),
+        };
+    }
+
+    /// The oldest policies beyond the limit.
+    pub fn excess(&self) -> Vec<PolicyId> {
+        let count = self.saved.len().saturating_sub(MAX_POLICIES);
+        self.saved.keys().take(count).copied().collect()
+    }
+
+    /// The access control.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// The active policy.
+    pub fn policy(&self) -> Option<&Policy> {
+        self.access.policy()
+    }
+
+    /// Compiles a policy for these nodes, at their indexes; `None` if there is no policy.
+    pub fn activate(&mut self, policy: Option<(Policy, Nodes)>) {
+        self.access = match policy {
+            Some((policy, nodes)) => Access::new(policy, nodes),
+            None => Access::open(),
+        };
+    }
+
+    /// Records that the node at an index may have changed.
+    pub fn mark_node_changed(&mut self, index: u32) {
+        self.access.mark_node_changed(index);
+    }
+
+    /// Records that users may have changed.
+    pub fn mark_users_changed(&mut self) {
+        self.access.mark_users_changed();
+    }
+
+    /// Compiles the policy again for the marked nodes and users, see [`Access::renew`].
+    pub fn renew(&mut self, users: Vec<User>, node: impl Fn(u32) -> Node) -> NodeSet {
+        self.access.renew(users, node)
+    }
+}
