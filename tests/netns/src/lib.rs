@@ -75,7 +75,7 @@ pub use stream::{Carried, Pace, Stream};
 pub use table::{Style, Table, escape};
 pub use tailnet::{
     Certificate, Coordinator, CoordinatorKind, Lan, Mapping, Member, MemberKind, MemberProgram,
-    Nat, Page, Path, PortMapper, Provider, Switch, Tailnet, Uplink, accept_udp, drop_udp,
+    Nat, Page, Path, PortMapper, Provider, Switch, Tailnet, Uplink, accept_udp, drop_udp, own_etc,
 };
 pub use traffic::{Iperf, IperfRun, Ping, Pinging, Rate, median, ping};
 pub use wait::{Stopwatch, announce, deadline, eventually};

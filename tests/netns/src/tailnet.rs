@@ -28,7 +28,7 @@ pub use self::member::{Member, MemberKind, MemberProgram, Path};
 pub use self::nat::{Nat, accept_udp, drop_udp};
 pub use self::port_mapper::{Mapping, PortMapper};
 pub use self::provider::{Page, Provider};
-pub use self::switch::{Switch, Uplink};
+pub use self::switch::{Switch, Uplink, own_etc};
 use crate::host::Host;
 use crate::pair::Addresses;
 

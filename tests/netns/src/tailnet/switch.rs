@@ -235,8 +235,8 @@ fn plug(switch: &Host, host: &Host, device: &str, number: u8) {
     switch.run(format!("ip link set {socket} master br0"));
 }
 
-/// tailscaled writes a backup next to resolv.conf.
-fn own_etc(host: &Host) {
+/// Gives a host its own copy of /etc. tailscaled writes a backup next to resolv.conf.
+pub fn own_etc(host: &Host) {
     host.run(
         "mkdir /run/rig/etc /run/rig/etc-work && \
          mount -t overlay overlay \

@@ -33,4 +33,5 @@ mod service;
 mod soak;
 mod tailnet;
 mod traffic;
+mod tutorials;
 mod up;

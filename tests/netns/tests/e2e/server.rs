@@ -6,7 +6,7 @@ mod first;
 mod hostile;
 mod life;
 mod lock;
-mod mesh;
+pub mod mesh;
 mod networks;
 mod oidc;
 mod operations;
