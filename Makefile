@@ -23,6 +23,7 @@
 # make lint     formatting, clippy, dependencies
 # make advisories       known vulnerabilities in dependencies (fetches RustSec's database; builds cargo-deny
 #               if it is not installed, as make test-all does)
+# make book     the documents as a book: target/book/html/index.html
 # make build    the binary, target/release/linerate
 # make server   the coordinator, target/release/linerate-server
 # make deb      the Debian packages, target/deb/linerate_*.deb and linerate-server_*.deb
@@ -87,7 +88,7 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
 
 .PHONY: server demo bench bench-quick readme-table ladder ceiling flame build-tests test test-units test-hosts \
         test-bench test-modes test-apart test-all check timings test-offloads test-clients battery memcheck mutants \
-        kernel-test arm-test replicas smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint \
+        kernel-test arm-test replicas smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint book \
         advisories cargo-deny fuzz clean
 
 demo: deps $(if $(BESIDE),peers)
@@ -354,6 +355,21 @@ peers:
 # Includes the real programs of a tailnet, headscale and tailscaled: some ten minutes at first.
 tailnet-peers:
 	@tests/netns/peers tailnet
+
+# A copy of all pages has the same links as the tree. docs/SUMMARY.md becomes the book's, from its root.
+BOOK := $(TARGET)/book
+MDBOOK := $(TARGET)/mdbook/bin/mdbook
+book: DEPS := git:git
+book: deps $(MDBOOK)
+	rm -rf $(BOOK)
+	mkdir -p $(BOOK)/src
+	git ls-files -z '*.md' docs LICENSE | xargs -0 cp --parents --target-directory=$(BOOK)/src
+	cp docs/book.toml $(BOOK)
+	sed -e 's,](,](docs/,' -e 's,](docs/\.\./,](,' docs/SUMMARY.md >$(BOOK)/src/SUMMARY.md
+	$(MDBOOK) build $(BOOK)
+
+$(MDBOOK):
+	cargo install --locked mdbook --version 0.5.4 --root $(TARGET)/mdbook
 
 # Each target for FUZZ_SECONDS: make fuzz FUZZ_SECONDS=3600. Stable Rust counts what each input reaches;
 # the address sanitizer needs nightly (cargo +nightly fuzz run TARGET). New inputs stay below TARGET.

@@ -1,3 +1,5 @@
+mod documents;
+
 use std::{fs, path::PathBuf, process::Command};
 
 use super::*;
