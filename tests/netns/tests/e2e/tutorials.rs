@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Names and addresses of the page are replaced by those of the rig, and `KEY` by the last auth key that
-//! a script printed. Hosts have no systemd: `systemctl` is a script that runs the command of a unit.
+//! a script printed. Hosts lack systemd: `systemctl` is a script that runs the command of a unit.
 
 mod from_headscale;
 mod from_tailscale;
@@ -33,8 +33,9 @@ case $verb:$now in
   enable:) [ -e "$file" ] ;;
   enable:1)
     mkdir -p /run/linerate-server /var/lib/linerate-server
-    line=$(sed -n 's,^ExecStart=/usr/bin/,,p' "$file" || true)
-    eval "setsid ${line//%i/$instance}" ${line:+</dev/null} >"/run/rig/$unit.log" 2>&1 &
+    line="$unit serve"
+    [ ! -e "$file" ] || line=$(sed -n 's,^ExecStart=/usr/bin/,,p' "$file")
+    eval "setsid ${line//%i/$instance}" </dev/null >"/run/rig/$unit.log" 2>&1 &
     case $name in
       linerate) until linerate show "$instance" >/dev/null 2>&1; do sleep 0.1; done ;;
       *) until ss -Htln 'sport = :443' | grep -q .; do sleep 0.1; done ;;
@@ -124,7 +125,7 @@ impl<'a> Machines<'a> {
     }
 }
 
-/// Installs the programs on a host, whose /var/lib becomes private.
+/// Installs the programs on a host. Its /var/lib becomes private.
 fn install(host: &Host) {
     host.run("mount -t tmpfs tmpfs /var/lib");
     let units = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd");
