@@ -2,9 +2,10 @@
 //! and the caller makes secrets and random numbers.
 //!
 //! ```text
-//!   commands ──► State ──► writes    the store must have them before changes are published
-//!                  │  └──► Log       changes, in order
-//!                  ▼
+//!   commands ──► State ──► owners of data: Nodes, Directory, Policies, Connections, Tka, …
+//!                  └─────► Journal ──► writes    the store must have them before changes are published
+//!                             └──────► Log       changes, in order
+//!                                       ▼
 //!   Session: one stream of maps. Reads the log from its last position, and has the set of known peers
 //!                  └──► Frame: parts of JSON, each rendered once and shared by all streams
 //! ```

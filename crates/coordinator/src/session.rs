@@ -233,7 +233,7 @@ impl Session {
     /// Sets the known peers of a first frame.
     fn init_peers(&mut self, state: &State, entry: &Entry) {
         self.known_peers = state.visible_nodes(entry);
-        for router in indexes(&self.known_peers.intersection(&state.nodes_by_index().routers())) {
+        for router in indexes(&self.known_peers.intersection(state.nodes_by_index().routers())) {
             if let Some(router) = state.entry_at(router) {
                 self.update_hidden(state, entry, router);
             }
@@ -383,7 +383,7 @@ impl Session {
         if let Some(seen) = &seen {
             // These nodes did not change themselves. Only their visibility or that of their networks may have.
             let mut others = self.known_peers.symmetric_difference(seen);
-            others.union_with(&seen.intersection(&state.nodes_by_index().routers()));
+            others.union_with(&seen.intersection(state.nodes_by_index().routers()));
             for index in indexes(&others) {
                 let Some(id) = state.entry_at(index).map(|other| other.node.id) else { continue };
                 updates.extend(

@@ -1,4 +1,11 @@
-//! The state of a network.
+//! The state of a network: the owners of its data, and the commands that cross them.
+//!
+//! Each owner has private fields. The commands are in the child modules, one for each subject.
+//!
+//! ```text
+//!   a command ──► checks ──► owner.change ──► journal: save the previous value, write the new one
+//!                                       └───► note the changed parts, mark the policy, set timers
+//! ```
 
 mod api_keys;
 mod audit;

@@ -13,8 +13,11 @@ mod request;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use base64ct::{Base64, Encoding as _};
-use serde_json::json;
-use tailnet::tka::{self, Authority};
+use serde_json::{Value, json};
+use tailnet::{
+    keys::NodePublic,
+    tka::{self, Authority, UpdateHash},
+};
 
 pub use self::request::TkaRequest;
 pub(crate) use self::request::{Base64Bytes, Finish, Send, Sign, Verified};
@@ -217,6 +220,47 @@ impl Tka {
     /// Whether an administrator allowed a node to turn tailnet lock on.
     pub fn is_init_allowed(&self, node: NodeId, now: Time) -> bool {
         self.stored.allowed.is_some_and(|(allowed, until)| allowed == node && now < until)
+    }
+
+    /// The first checkpoint, or the secret that turned tailnet lock off, as JSON.
+    pub fn bootstrap(&self) -> Result<Value, TkaRefusal> {
+        match (self.authority(), &self.stored.secret) {
+            (Some(authority), _) => {
+                Ok(json!({ "GenesisAUM": Base64::encode_string(&authority.oldest_update()) }))
+            }
+            (None, Some(secret)) => Ok(json!({ "DisablementSecret": secret })),
+            (None, None) => Err(TkaRefusal::IsOff),
+        }
+    }
+
+    /// The updates that a node misses, as JSON.
+    pub fn sync_offer(
+        &self,
+        head: &UpdateHash,
+        ancestors: &[UpdateHash],
+    ) -> Result<Value, TkaRefusal> {
+        let authority = self.require_on()?;
+        // A node with updates that were lost here sends them, if they follow the known ones.
+        let missing = authority.missing_updates(head, ancestors).ok_or(TkaRefusal::OtherChain)?;
+        let missing = missing.iter().map(|text| Base64::encode_string(text));
+        let own = authority.ancestors();
+        Ok(json!({
+            "Head": authority.head().to_string(),
+            "Ancestors": own.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "MissingAUMs": missing.collect::<Vec<_>>(),
+        }))
+    }
+
+    /// Whether tailnet lock is on, and the signature of a node is valid.
+    pub fn is_signed(&self, node: &object::Node) -> bool {
+        self.is_valid_signature(&node.key, &node.signature)
+    }
+
+    /// Whether tailnet lock is on, and this signature of a node key is valid.
+    pub fn is_valid_signature(&self, node: &NodePublic, signature: &str) -> bool {
+        let text = Base64::decode_vec(signature).ok().filter(|text| !text.is_empty());
+        let authority = self.authority();
+        text.zip(authority).is_some_and(|(text, authority)| authority.check(node, &text).is_ok())
     }
 
     /// The authority, or the refusal if tailnet lock is off.

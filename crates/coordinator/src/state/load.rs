@@ -110,7 +110,7 @@ impl State {
     }
 
     /// The present value of an object.
-    pub(crate) fn current_object(&self, kind: Kind, id: i64) -> StoredObject {
+    pub(super) fn current_object(&self, kind: Kind, id: i64) -> StoredObject {
         let mut object = StoredObject::absent(kind, id);
         match &mut object {
             StoredObject::User(id, user) => *user = self.directory.user(*id).cloned(),
@@ -132,7 +132,7 @@ impl State {
 
     /// Sets objects without storing them. New nodes get the given indexes. Returns the nodes that were written but
     /// did not change: other servers may have written intermediate values.
-    pub(crate) fn put(
+    pub(super) fn put(
         &mut self,
         loaded: Vec<StoredObject>,
         indexes: &BTreeMap<NodeId, u32>,

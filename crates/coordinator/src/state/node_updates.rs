@@ -39,7 +39,7 @@ impl State {
     }
 
     /// Sets the timer of a node without endpoints again.
-    pub(crate) fn restore_endpoint_timer(&mut self, id: NodeId) {
+    pub(super) fn restore_endpoint_timer(&mut self, id: NodeId) {
         let entry = self.nodes.get(id);
         if let Some(since) = entry.and_then(|entry| entry.without_endpoints) {
             self.timers.set(Timer::Endpoints(id), since.after(WITHOUT_ENDPOINTS));
@@ -47,7 +47,7 @@ impl State {
     }
 
     /// Clears the endpoints of a node that has reported none for long enough.
-    pub(crate) fn clear_endpoints(&mut self, id: NodeId, now: Time) {
+    pub(super) fn clear_endpoints(&mut self, id: NodeId, now: Time) {
         let Some(entry) = self.nodes.get(id) else { return };
         if entry.without_endpoints.is_some_and(|at| now.since(at) >= WITHOUT_ENDPOINTS) {
             self.change_node(id, now, |node| {
@@ -58,7 +58,7 @@ impl State {
     }
 
     /// Applies the host information of a machine.
-    pub(crate) fn apply_hostinfo(&mut self, id: NodeId, hostinfo: &Hostinfo, now: Time) {
+    pub(super) fn apply_hostinfo(&mut self, id: NodeId, hostinfo: &Hostinfo, now: Time) {
         let Some(entry) = self.nodes.get(id) else { return };
         let node = &entry.node;
         // A name with a number stays while the host name is the same.

@@ -33,7 +33,7 @@ pub struct PolicyReview {
 
 /// Address pools of the policy.
 #[derive(Debug, Default)]
-pub(crate) struct Pools {
+pub(super) struct Pools {
     /// Pools of a node.
     pub own: Vec<IpNet>,
     /// All pools.
@@ -122,7 +122,7 @@ impl State {
     /// # Errors
     /// The policy has the new name already, which would give the user more rights. Or a mention in the policy would
     /// refer to another user.
-    pub(crate) fn rename_user_in_policy(
+    pub(super) fn rename_user_in_policy(
         &mut self,
         user: UserId,
         name: &str,
@@ -155,7 +155,7 @@ impl State {
     }
 
     /// The first location in the policy that names this user.
-    pub(crate) fn named_in_policy(&self, user: UserId) -> Option<policy::Fault> {
+    pub(super) fn named_in_policy(&self, user: UserId) -> Option<policy::Fault> {
         let users = self.policy_users_only();
         self.policies.policy()?.find_mention_of_user(&users, user.0.unsigned_abs())
     }
@@ -176,7 +176,7 @@ impl State {
     }
 
     /// Activates the last stored policy.
-    pub(crate) fn load_policy(&mut self) -> Result<(), policy::Refusal> {
+    pub(super) fn load_policy(&mut self) -> Result<(), policy::Refusal> {
         let Some(saved) = self.policy() else {
             self.policies.activate(None);
             return Ok(());
@@ -195,7 +195,7 @@ impl State {
     }
 
     /// Updates the compiled policy after changes of nodes and users.
-    pub(crate) fn renew_access(&mut self) {
+    pub(super) fn renew_access(&mut self) {
         if !self.policies.access().is_stale() {
             return;
         }
@@ -213,7 +213,7 @@ impl State {
     ///
     /// # Errors
     /// The owner may not assign a requested tag.
-    pub(crate) fn check_requested_tags(
+    pub(super) fn check_requested_tags(
         &self,
         owner: &policy::Node,
         requested: &[String],
@@ -238,7 +238,7 @@ impl State {
     }
 
     /// The address pools for a new node.
-    pub(crate) fn pools(&self, node: policy::Node) -> Pools {
+    pub(super) fn pools(&self, node: policy::Node) -> Pools {
         let Some(policy) = self.policies.policy() else { return Pools::default() };
         let all: Vec<IpNet> = policy.pools().collect();
         if all.is_empty() {
@@ -250,7 +250,7 @@ impl State {
     }
 
     /// Approves the routes of a node that the policy approves automatically.
-    pub(crate) fn approve_routes_of(&mut self, id: NodeId, now: Time) {
+    pub(super) fn approve_routes_of(&mut self, id: NodeId, now: Time) {
         let (Some(entry), Some(policy)) = (self.nodes.get(id), self.policies.policy()) else {
             return;
         };
@@ -324,7 +324,7 @@ fn policy_node_at(nodes: &nodes::Nodes, index: u32) -> policy::Node {
 }
 
 /// A node in the form of the crate `policy`.
-pub(crate) fn policy_node(node: &Node) -> policy::Node {
+pub(super) fn policy_node(node: &Node) -> policy::Node {
     policy::Node {
         name: node.name.clone(),
         user: node.user.map(|id| id.0.unsigned_abs()),

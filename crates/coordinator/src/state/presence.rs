@@ -108,7 +108,7 @@ impl State {
         self.connections.changes()
     }
 
-    pub(crate) fn handle_disconnect(&mut self, id: NodeId, since: Time) {
+    pub(super) fn handle_disconnect(&mut self, id: NodeId, since: Time) {
         if self.connections.has(id) || !self.nodes.contains(id) {
             return;
         }
@@ -129,7 +129,7 @@ impl State {
     }
 
     /// Marks a node as online. Returns whether it was offline. Does not choose primary routers.
-    pub(crate) fn mark_online(&mut self, id: NodeId) -> bool {
+    pub(super) fn mark_online(&mut self, id: NodeId) -> bool {
         let is_other = self.nodes.set_online(id, true) == Some(false);
         if is_other {
             self.note_parts(id, Parts::ONLINE);
@@ -161,7 +161,7 @@ impl State {
     }
 
     /// Sets the timers of a node for its expiry and, if it is ephemeral, its deletion.
-    pub(crate) fn set_timers(&mut self, id: NodeId, now: Time) {
+    pub(super) fn set_timers(&mut self, id: NodeId, now: Time) {
         let Some(entry) = self.nodes.get(id) else { return };
         if let Some(at) = entry.node.expires.filter(|at| *at > now) {
             self.timers.set(Timer::Expiry(id), at);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use tailnet::{
-    keys::{MachinePublic, NodePublic},
-    tka::{self, Authority, KeyId, UpdateHash, read_public},
+    keys::MachinePublic,
+    tka::{self, Authority, KeyId, read_public},
 };
 
 pub use self::status::TkaStatus;
@@ -89,8 +89,8 @@ impl State {
     /// The query is refused.
     pub fn answer_tka_query(&self, request: &TkaRequest) -> Result<String, TkaRefusal> {
         let answer = match request {
-            TkaRequest::Bootstrap => self.bootstrap()?,
-            TkaRequest::Offer { head, ancestors } => self.sync_offer(head, ancestors)?,
+            TkaRequest::Bootstrap => self.tka.bootstrap()?,
+            TkaRequest::Offer { head, ancestors } => self.tka.sync_offer(head, ancestors)?,
             TkaRequest::Affected(key) => self.affected_signatures(key)?,
             _ => return Err(TkaRefusal::NotAllowed),
         };
@@ -154,29 +154,6 @@ impl State {
         self.journal.note(Change::Tka);
         self.record_tka_audit(id, format!("turn tailnet lock on, head {head}"), now);
         Ok(json!({}))
-    }
-
-    fn bootstrap(&self) -> Result<Value, TkaRefusal> {
-        match (self.tka.authority(), &self.tka.stored().secret) {
-            (Some(authority), _) => {
-                Ok(json!({ "GenesisAUM": Base64::encode_string(&authority.oldest_update()) }))
-            }
-            (None, Some(secret)) => Ok(json!({ "DisablementSecret": secret })),
-            (None, None) => Err(TkaRefusal::IsOff),
-        }
-    }
-
-    fn sync_offer(&self, head: &UpdateHash, ancestors: &[UpdateHash]) -> Result<Value, TkaRefusal> {
-        let authority = self.tka.require_on()?;
-        // A node with updates that were lost here sends them, if they follow the known ones.
-        let missing = authority.missing_updates(head, ancestors).ok_or(TkaRefusal::OtherChain)?;
-        let missing = missing.iter().map(|text| Base64::encode_string(text));
-        let own = authority.ancestors();
-        Ok(json!({
-            "Head": authority.head().to_string(),
-            "Ancestors": own.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "MissingAUMs": missing.collect::<Vec<_>>(),
-        }))
     }
 
     fn sync_send(&mut self, id: NodeId, send: &Send, now: Time) -> Result<Value, TkaRefusal> {
@@ -254,19 +231,9 @@ impl State {
         Ok(json!({ "Signatures": signatures }))
     }
 
-    fn is_signed(&self, node: &object::Node) -> bool {
-        self.verified_signature(&node.key, &node.signature).is_some()
-    }
-
-    /// The decoded signature, if tailnet lock is on and the signature of this node key is valid.
-    fn verified_signature(&self, node: &NodePublic, signature: &str) -> Option<Vec<u8>> {
-        let text = Base64::decode_vec(signature).ok().filter(|text| !text.is_empty())?;
-        self.tka.authority()?.check(node, &text).ok().map(|()| text)
-    }
-
     /// The signature of the node key that a machine replaces. The machine makes a signature of the new key from it,
     /// and registers again.
-    pub(crate) fn signature_to_renew(
+    pub(super) fn signature_to_renew(
         &self,
         machine: MachinePublic,
         request: &RegisterRequest,
@@ -277,12 +244,12 @@ impl State {
         let id =
             self.find_machine_node(&machine, &request.old_node_key).filter(|_| needs_signature)?;
         let node = &self.nodes.get(id)?.node;
-        self.is_signed(node).then_some(node.signature.as_str())
+        self.tka.is_signed(node).then_some(node.signature.as_str())
     }
 
     /// Applies the fields of a registration that concern tailnet lock.
-    pub(crate) fn apply_tka_fields(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
-        let is_valid = self.verified_signature(&request.node_key, &request.signature).is_some();
+    pub(super) fn apply_tka_fields(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
+        let is_valid = self.tka.is_valid_signature(&request.node_key, &request.signature);
         let signature = is_valid.then(|| request.signature.clone());
         let key = Some(&request.tka_key).filter(|text| read_public(text).is_ok());
         self.change_node(id, now, |node| {

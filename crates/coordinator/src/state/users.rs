@@ -77,7 +77,7 @@ impl State {
     }
 
     /// Replaces an existing user, and notifies the peers of its nodes.
-    pub(crate) fn change_user(&mut self, user: User) {
+    pub(super) fn change_user(&mut self, user: User) {
         let id = user.id;
         self.store(&user);
         self.directory.put_user(id, Some(user));
