@@ -23,7 +23,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Returns a table without streams, for a server that starts at this time.
+    /// Returns an empty table of a server that starts at this time.
     pub fn starting_at(started: Time) -> Self {
         Self { started, ..Self::default() }
     }

@@ -48,6 +48,7 @@ mod settings;
 mod ssh_checks;
 mod state;
 mod stored_object;
+mod stream_handle;
 mod tags;
 mod time;
 mod timers;

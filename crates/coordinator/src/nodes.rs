@@ -76,7 +76,7 @@ pub(crate) struct NodeChange {
     pub index: u32,
     /// The parts that changed for peers.
     pub parts: Parts,
-    /// Networks whose routers changed.
+    /// The networks that the node began or ceased to route.
     pub networks: Vec<IpNet>,
 }
 

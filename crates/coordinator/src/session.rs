@@ -30,6 +30,7 @@ use crate::{
     object::NodeId,
     request::MapRequest,
     state::State,
+    stream_handle::StreamHandle,
     time::Time,
 };
 
@@ -41,13 +42,7 @@ const NEIGHBOURS: i64 = 32;
 pub struct Session {
     id: NodeId,
     key: NodePublic,
-    /// The prefix of handles in this network; empty if the stream cannot be resumed.
-    network: String,
-    /// The handle of the previous stream, and the position in it.
-    previous: Option<(String, i64)>,
-    /// The handle of this stream, set with the first frame, and its epoch.
-    handle: String,
-    epoch: i64,
+    handle: StreamHandle,
     /// The position in the log up to which changes were sent. `None` before the first frame.
     read_to: Option<u64>,
     /// Whether the key had expired when the stream began.
@@ -77,23 +72,17 @@ pub enum PollResult {
 impl Session {
     /// Returns a stream of a node with this key.
     pub fn new(id: NodeId, key: NodePublic) -> Self {
-        let (filter, ssh, attributes) = ([].into(), "".into(), [].into());
-        let (known_peers, hidden) = (NodeSet::default(), BTreeMap::new());
-        let (network, previous, handle, epoch) = (String::new(), None, String::new(), 0);
         Self {
             id,
             key,
-            network,
-            previous,
-            handle,
-            epoch,
+            handle: StreamHandle::default(),
             read_to: None,
             is_expired: false,
-            known_peers,
-            hidden,
-            filter,
-            ssh,
-            attributes,
+            known_peers: NodeSet::default(),
+            hidden: BTreeMap::new(),
+            filter: [].into(),
+            ssh: "".into(),
+            attributes: [].into(),
             relays: 0,
         }
     }
@@ -102,8 +91,7 @@ impl Session {
     /// at any of its servers.
     #[must_use]
     pub fn resumable(mut self, network: &str, request: &MapRequest) -> Self {
-        network.clone_into(&mut self.network);
-        self.previous = Some((request.previous_stream.clone(), request.previous_seq));
+        self.handle = StreamHandle::new(network, request);
         self
     }
 
@@ -114,25 +102,7 @@ impl Session {
 
     /// The position in the previous stream, if this stream can resume it.
     fn resumed_from(&self, state: &State) -> Option<i64> {
-        let (name, position) = self.previous.as_ref()?;
-        self.handles(state).contains(name).then_some(*position)
-    }
-
-    /// The two possible handles of the node's streams, equal at all servers with the same epoch. A stream that does
-    /// not resume takes the handle that its client did not name.
-    fn handles(&self, state: &State) -> [String; 2] {
-        let epoch = state.log().epoch();
-        ["", "-b"].map(|end| format!("{}-{epoch:x}-{}{end}", self.network, self.id))
-    }
-
-    /// Chooses the handle: the previous one if the stream resumes, else the other one.
-    fn choose_handle(&mut self, state: &State, is_resumed: bool) {
-        let previous = self.previous.as_ref().map(|(name, _)| name);
-        let is_good = |name: &String| (previous == Some(name)) == is_resumed;
-        self.epoch = state.log().epoch();
-        if !self.network.is_empty() {
-            self.handle = self.handles(state).into_iter().find(is_good).unwrap_or_default();
-        }
+        self.handle.resumed_from(self.id, state.log().epoch())
     }
 
     /// The only frame for a client without a node.
@@ -183,10 +153,10 @@ impl Session {
         let Some(read_to) = self.read_to else {
             self.read_to = Some(state.end());
             let from = self.resumed_from(state);
-            self.choose_handle(state, from.is_some());
+            self.handle.choose(self.id, state.log().epoch(), from.is_some());
             let resumed = from.and_then(|from| self.resume(state, entry, from, now));
             return PollResult::Frame(resumed.unwrap_or_else(|| {
-                self.choose_handle(state, false);
+                self.handle.choose(self.id, state.log().epoch(), false);
                 self.full_frame(state, entry, now)
             }));
         };
@@ -261,15 +231,9 @@ impl Session {
     /// The first fields of a first frame.
     fn begin_frame(&self, state: &State) -> Fields {
         let mut fields = Fields::default();
-        self.put_handle(&mut fields);
+        self.handle.put(&mut fields);
         fields.put_tka(state.tka_info());
         fields
-    }
-
-    fn put_handle(&self, fields: &mut Fields) {
-        if !self.handle.is_empty() {
-            fields.put("MapSessionHandle", json!(self.handle).to_string());
-        }
     }
 
     /// The full map.
@@ -328,9 +292,9 @@ impl Session {
         }
         let Some(position) = state.log().position(end) else { return PollResult::End(None) };
         // A server with the previous epoch could resume the stream by its previous handle.
-        if self.epoch != state.log().epoch() {
-            self.choose_handle(state, false);
-            self.put_handle(&mut fields);
+        if self.handle.epoch() != state.log().epoch() {
+            self.handle.choose(self.id, state.log().epoch(), false);
+            self.handle.put(&mut fields);
         }
         let is_for_all = fields.is_empty() && !self.hides_routes_of(state, &updates);
         let has_new_owner = self.has_new_owner(state, entry, &updates);

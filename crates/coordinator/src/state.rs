@@ -300,7 +300,7 @@ impl State {
         self.note_removed(id, index);
     }
 
-    /// Removes what belongs to a removed node, and records the removal.
+    /// Removes the timers and the disconnection time of a removed node, and records the removal.
     fn note_removed(&mut self, id: NodeId, index: u32) {
         self.policies.mark_node_changed(index);
         self.connections.remove(id);
