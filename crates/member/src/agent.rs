@@ -13,20 +13,23 @@
 //! The agent is one thread. Slow work runs in separate tasks that report to [`core`]. The loop is
 //! [`run`](mod@run); [`core`] works without sockets.
 
-mod apply;
+mod applied;
 mod check_tasks;
+mod clock;
 mod commands;
 pub mod control;
 mod core;
 pub mod derp;
 pub mod dns;
-mod endpoints;
+mod host;
 mod line;
 pub mod local_api;
 mod login;
+mod machine;
 mod mesh;
 mod nat64_lookup;
 mod portmap;
+mod problems;
 mod programs;
 mod relay_logins;
 mod relay_process;
@@ -35,6 +38,7 @@ mod run;
 mod saved;
 mod state_folder;
 mod status;
+mod this_node;
 mod throttle;
 mod tka;
 mod tunnel_pings;

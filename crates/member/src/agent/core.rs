@@ -4,58 +4,44 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, net::IpAddr, ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
-use sys::{clock, netlink::DefaultRoute};
+use sys::process::release_heap;
 use tailnet::{
     ipc::{
         FromSteward, PeerEvent, ToAgent, ToDataPlane, ToSteward,
         peer_relay::{FromRelayServer, ToRelayServer},
     },
-    keys::{MachineKey, NodePublic},
-    map::NetworkMap,
+    keys::MachineKey,
     messages::MapResponse,
-    prefs::Prefs,
-    scope::Scope,
-    settings::Settings,
 };
 use tokio::sync::mpsc;
 
 use super::{
+    applied::{AppliedSettings, Surroundings},
     check_tasks::{CheckResult, CheckTasks},
+    clock::Clock,
     commands::RelayCommands,
     control::{self, dial::SocketHook},
-    derp, dns,
-    endpoints::CHECK_INTERVAL,
+    derp,
+    host::Host,
     line::LineSender,
     local_api::{Request, Writers},
-    login::{Login, is_page},
+    login::{EXPIRED, Login, is_page},
+    machine::Machine,
     mesh::{self, Mesh},
     portmap::PortMapping,
+    problems::Problems,
     programs::Programs,
     relay_logins::RelayLogins,
     relay_process::RelayProcess,
     roots::Roots,
-    saved,
     state_folder::StateFolder,
-    throttle::Throttle,
+    this_node::ThisNode,
     tka::Tka,
     tunnel_pings::TunnelPings,
 };
-
-/// Host names that the user of this machine configured (hosts(5)).
-const HOSTS: &str = "/etc/hosts";
-/// The delay between a change of the map and its write to disk, because changes come in bursts.
-const SAVE_DELAY: Duration = Duration::from_secs(2);
-
-/// This node, as the data plane describes it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct OwnNode {
-    pub key: NodePublic,
-    pub port: u16,
-    pub index: u32,
-}
 
 /// A delay of a timer that indicates a stall of this process, for example while it reads a large
 /// map on a busy machine. Replies of peers wait in queues during a stall. After a longer delay the
@@ -64,57 +50,28 @@ const STALL: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(30);
 
 /// The state of the agent.
 pub(super) struct Agent {
-    pub has_interface: bool,
-    /// Networks of addresses that the user accepts, in addition to tailnet addresses.
-    pub address_ranges: Vec<IpNet>,
     pub state: StateFolder,
     pub machine_key: MachineKey,
     pub roots: Roots,
     pub hook: Option<SocketHook>,
     pub plane: LineSender<ToDataPlane>,
-    pub steward: Option<LineSender<ToSteward>>,
     pub relays: RelayCommands,
     relay_logins: RelayLogins,
     check_tasks: CheckTasks,
     pub relay_process: RelayProcess,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
-    pub own: OwnNode,
-    pub prefs: Prefs,
-    pub map: NetworkMap,
+    pub start_session_task: Box<Connect>,
+    pub node: ThisNode,
     pub login: Login,
     pub tka: Tka,
     pub mesh: Mesh,
     pub programs: Programs,
     pub tunnel_pings: TunnelPings,
-    pub settings: Settings,
-    /// Present problems, by kind.
-    pub problems: BTreeMap<&'static str, String>,
-    /// The default routes at the last check.
-    pub default_routes: [DefaultRoute; 2],
-    /// The resolvers that the host used before.
-    pub servers: Vec<IpAddr>,
-    /// The running DNS server and its address.
-    pub names: Option<(IpAddr, dns::Server)>,
-    /// Whether data plane and steward have all settings of this agent, and none of the previous
-    /// one.
-    pub sent_all: bool,
-    /// Whether they have the settings of the saved map.
-    pub sent_saved_map: bool,
-    /// Whether the data plane has sent its description of this node.
-    pub has_hello: bool,
-    /// Checks of the machine's network.
-    pub network_check: Throttle,
-    /// The time at which to save the map.
-    pub save_map_at: Option<Duration>,
-    /// The time at which it was saved last.
-    map_saved_at: Option<Duration>,
-    /// The time at which the next key expires.
-    pub expiry: Option<Duration>,
-    /// Updates of the settings from maps: at most a fifth of the time, so that a flood of maps
-    /// leaves time for all other work.
-    pub settings_update: Throttle,
+    pub applied: AppliedSettings,
+    pub problems: Problems,
+    pub machine: Machine,
+    pub host: Host,
     pub writers: Arc<Writers>,
-    pub effects: Effects,
     /// The time of the last event.
     pub clock: Clock,
 }
@@ -135,31 +92,14 @@ pub(super) struct Parts {
     pub check_results: mpsc::Sender<CheckResult>,
     pub port_mapping: PortMapping,
     pub writers: Arc<Writers>,
-    pub effects: Effects,
+    pub machine: Machine,
+    /// Starts a session with a coordinator.
+    pub connect: Box<Connect>,
     pub clock: Clock,
 }
 
-/// Access to the machine.
-pub(super) struct Effects {
-    /// Its addresses with their prefix lengths, except those of one interface.
-    pub addresses: Box<dyn Fn(u32) -> Vec<IpNet>>,
-    /// Its default routes.
-    pub default_routes: Box<dyn Fn() -> [DefaultRoute; 2]>,
-    /// Starts a session with a coordinator.
-    pub connect: Box<Connect>,
-}
-
-type Connect =
+pub(super) type Connect =
     dyn Fn(control::Settings, mpsc::Receiver<control::Command>, mpsc::Sender<control::Event>);
-
-/// The present time.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Clock {
-    /// On the clock that paths use.
-    pub now: Duration,
-    /// Since 1970.
-    pub wall: Duration,
-}
 
 /// Events.
 pub(super) enum Input {
@@ -176,12 +116,6 @@ pub(super) enum Input {
     Timeout,
 }
 
-impl Clock {
-    pub fn read() -> Self {
-        Self { now: clock::boottime(), wall: clock::wall() }
-    }
-}
-
 impl Agent {
     /// An agent without information from the data plane or a coordinator.
     ///
@@ -189,54 +123,45 @@ impl Agent {
     /// Its keys cannot be read or created.
     pub fn new(parts: Parts) -> anyhow::Result<Self> {
         let machine_key = parts.state.machine_key()?;
-        let relay_process = RelayProcess::new(parts.relay_server);
         let mesh = Mesh::new(parts.state.disco_key()?, parts.port_mapping);
-        let prefs = saved::load_prefs(&parts.state);
-        let tka = Tka::new(&parts.state, &prefs.control_url)?;
-        let mut problems = BTreeMap::new();
+        let node = ThisNode::new(parts.state.clone());
+        let tka = Tka::new(&parts.state, &node.prefs().control_url)?;
+        let mut problems = Problems::default();
         if let Some(problem) = parts.roots.problem() {
             tracing::warn!("{problem}");
-            problems.insert("certificates", problem);
+            problems.set("certificates", problem);
         }
         Ok(Self {
-            has_interface: parts.has_interface,
-            address_ranges: parts.address_ranges,
             state: parts.state,
             machine_key,
             roots: parts.roots,
+            host: Host::new(parts.steward, parts.hook.clone()),
             hook: parts.hook,
             plane: parts.plane,
-            steward: parts.steward,
             relays: RelayCommands::new(parts.relays),
             relay_logins: RelayLogins::new(),
             check_tasks: CheckTasks::new(parts.check_results),
-            relay_process,
+            relay_process: RelayProcess::new(parts.relay_server),
             control_events: parts.control_events,
-            own: OwnNode::default(),
-            prefs,
-            map: NetworkMap::default(),
+            start_session_task: parts.connect,
+            node,
             login: Login::default(),
             tka,
             mesh,
             programs: Programs::default(),
             tunnel_pings: TunnelPings::default(),
-            settings: Settings::default(),
+            applied: AppliedSettings::new(parts.has_interface, parts.address_ranges),
             problems,
-            default_routes: <[DefaultRoute; 2]>::default(),
-            servers: Vec::new(),
-            names: None,
-            sent_all: false,
-            sent_saved_map: false,
-            has_hello: false,
-            network_check: Throttle::new(CHECK_INTERVAL),
-            save_map_at: None,
-            map_saved_at: None,
-            expiry: None,
-            settings_update: Throttle::new(Duration::ZERO),
+            machine: parts.machine,
             writers: parts.writers,
-            effects: parts.effects,
             clock: parts.clock,
         })
+    }
+
+    /// Whether requests of programs can be answered: before the data plane's description of this
+    /// node, the agent does not know whether it is logged in.
+    pub fn is_ready(&self) -> bool {
+        self.node.is_described()
     }
 
     /// Requests the data plane's description of this node.
@@ -257,7 +182,7 @@ impl Agent {
         match input {
             Input::Plane(message) => self.handle_plane(message).await,
             Input::Steward(message) => self.handle_steward(message),
-            Input::StewardEnded => self.handle_steward_ended(),
+            Input::StewardEnded => self.host.handle_steward_ended(&mut self.problems),
             Input::RelayServer(message) => self.handle_relay_message(message),
             Input::RelayServerEnded => self.relay_process.stop(),
             Input::Control(session, event) => self.handle_control(session, event),
@@ -275,35 +200,37 @@ impl Agent {
 
     /// Takes the time at which the last event was handled.
     pub fn handle_done(&mut self, now: Duration) {
-        self.settings_update.handle_done(self.clock.now, now);
-        self.network_check.handle_done(self.clock.now, now);
+        self.applied.handle_done(self.clock.now, now);
+        self.machine.handle_done(self.clock.now, now);
     }
 
     /// The time at which [`Input::Timeout`] has an effect.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
-        let tka = self.tka.poll_timeout();
-        let (relay, pings) = (self.relay_process.poll_timeout(), self.tunnel_pings.poll_timeout());
-        let own =
-            [self.save_map_at, self.expiry, self.settings_update.due(), self.network_check.due()];
-        let all = [mesh, programs, tka, relay, pings].into_iter().chain(own);
-        all.flatten().min()
+        let all = [
+            self.mesh.poll_timeout(),
+            self.programs.poll_timeout(),
+            self.tka.poll_timeout(),
+            self.relay_process.poll_timeout(),
+            self.tunnel_pings.poll_timeout(),
+            self.node.poll_timeout(),
+            self.applied.poll_timeout(),
+            self.machine.poll_timeout(),
+        ];
+        all.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self) {
         let now = self.clock.now;
-        self.check_network();
+        if self.machine.handle_timeout(now) {
+            self.network_changed();
+        }
         self.mesh.handle_timeout(now);
         self.programs.handle_timeout(now);
         self.tunnel_pings.handle_timeout(now);
         let names = self.relay_process.handle_timeout(self.mesh.network().local(), now);
         names.into_iter().for_each(|name| self.check_tasks.look_up(name));
-        if self.save_map_at.is_some_and(|at| at <= now) {
-            self.save_map_at = None;
-            self.map_saved_at = Some(now);
-            self.save_map();
-        }
-        if self.expiry.is_some_and(|at| at <= now) || self.settings_update.is_due(now) {
+        self.node.handle_timeout(now, &mut self.problems);
+        if self.applied.poll_timeout().is_some_and(|at| at <= now) {
             self.apply_settings();
             self.publish_state();
         }
@@ -314,12 +241,12 @@ impl Agent {
 
     async fn handle_plane(&mut self, message: ToAgent) {
         // Earlier messages were for the previous agent.
-        if !self.has_hello && !matches!(message, ToAgent::Hello { .. }) {
+        if !self.node.is_described() && !matches!(message, ToAgent::Hello { .. }) {
             return;
         }
         match message {
             ToAgent::Hello { node_key, port, index, .. } => {
-                self.own = OwnNode { key: node_key, port, index };
+                self.node.describe(node_key, port, index);
                 self.begin();
             }
             ToAgent::Datagrams(datagrams) => {
@@ -352,12 +279,12 @@ impl Agent {
             }
             ToAgent::Login { id, sealed } => self.relay_logins.finish(id, sealed),
             ToAgent::Candidate(key) => self.log_in_with(key),
-            ToAgent::NetworkChanged => self.network_check.request(self.clock.now),
+            ToAgent::NetworkChanged => self.machine.request_check(self.clock.now),
             ToAgent::SocketsOpened { number, count } => {
                 self.mesh.handle_opened(number, count, self.clock.now)
             }
             ToAgent::Port(port) => {
-                self.own.port = port;
+                self.node.set_port(port);
                 self.network_changed();
             }
             ToAgent::TunnelPong(pong) => self.handle_pong(&pong),
@@ -366,13 +293,11 @@ impl Agent {
 
     /// Starts from the files, so that a joined node works before the coordinator answers.
     fn begin(&mut self) {
-        self.has_hello = true;
-        self.mesh.set_own_key(self.own.key, self.clock.now);
-        if let Some(map) = self.load_map() {
-            self.map = map;
+        self.mesh.set_own_key(self.node.key(), self.clock.now);
+        if self.node.load_map() {
             self.relays_changed();
         }
-        self.default_routes = (self.effects.default_routes)();
+        self.machine.update_routes();
         self.find_endpoints();
         self.set_operator();
         self.apply_settings();
@@ -384,29 +309,10 @@ impl Agent {
     fn handle_steward(&mut self, message: FromSteward) {
         // The loop handles the other message.
         let FromSteward::Done { problems, servers } = message else { return };
-        match &problems[..] {
-            [] => drop(self.problems.remove("host")),
-            some => {
-                some.iter().for_each(|problem| tracing::error!("{problem}"));
-                self.problems.insert("host", some.join("; "));
-            }
-        }
-        // The address of the DNS server may be available only now.
-        let unbound = self.settings.host.names.is_some() && self.names.is_none();
-        if self.servers != servers || unbound {
-            self.servers = servers;
+        let needs_server = self.applied.settings().host.names.is_some();
+        if self.host.handle_done(&problems, servers, needs_server, &mut self.problems) {
             self.apply_settings();
         }
-    }
-
-    /// No new steward can be started, because its privileges ended with it. Everything that needs
-    /// no privileges continues.
-    fn handle_steward_ended(&mut self) {
-        const GONE: &str = "the process that configures routes and names was killed: they remain \
-                            unchanged until this node is restarted";
-        tracing::error!("{GONE}");
-        self.steward = None;
-        self.problems.insert("host", GONE.to_owned());
     }
 
     fn handle_relays(&mut self, event: derp::Event) {
@@ -421,16 +327,16 @@ impl Agent {
                 relayed.requests.into_iter().for_each(|request| self.allocate(request));
             }
             derp::Event::Connected { region, .. } => {
-                self.problems.remove("relay");
+                self.problems.clear("relay");
                 // The reported health was that of the previous connection.
-                self.problems.remove("relay health");
+                self.problems.clear("relay health");
                 self.mesh.handle_relay_up(region, self.clock.now);
             }
             derp::Event::Disconnected { region, was_up, why } => {
                 tracing::info!(region, why, "relay");
                 self.mesh.handle_relay_down(region, was_up, self.clock.now);
                 if self.mesh.network().home() == Some(region) {
-                    self.problems.insert("relay", format!("the home relay does not answer: {why}"));
+                    self.problems.set("relay", format!("the home relay does not answer: {why}"));
                 }
             }
             derp::Event::PeerGone { region, peer, .. } => {
@@ -438,10 +344,10 @@ impl Agent {
             }
             derp::Event::Health { region, text } if text.is_empty() => {
                 tracing::debug!(region, "the relay has recovered");
-                self.problems.remove("relay health");
+                self.problems.clear("relay health");
             }
             derp::Event::Health { text, .. } => {
-                self.problems.insert("relay health", format!("the relay reports: {text}"));
+                self.problems.set("relay health", format!("the relay reports: {text}"));
             }
             derp::Event::Login { server, reply, .. } => {
                 let id = self.relay_logins.begin(reply);
@@ -453,15 +359,13 @@ impl Agent {
     /// Handles a map or a change of it.
     pub fn handle_map(&mut self, map: MapResponse, is_first: bool) {
         let is_map = !map.keep_alive;
-        let wall = self.clock.wall;
-        let changes =
-            if is_first { self.map.apply_first(map, wall) } else { self.map.apply(map, wall) };
+        let changes = self.node.apply_map(map, is_first, self.clock);
         for bad in &changes.bad {
             tracing::warn!("the coordinator sent an invalid record: {bad}");
         }
         match changes.bad.first() {
-            Some(bad) => drop(self.problems.insert("map", format!("ignored: {bad}"))),
-            None => drop(self.problems.remove("map")),
+            Some(bad) => drop(self.problems.set("map", format!("ignored: {bad}"))),
+            None => self.problems.clear("map"),
         }
         if is_page(&changes.page) {
             self.programs.login_page(&changes.page);
@@ -470,14 +374,12 @@ impl Agent {
             self.relays_changed();
         }
         if changes.node
-            && let Some(node) = self.map.node()
+            && let Some(node) = self.node.map().node()
         {
             self.programs.node_changed(node);
         }
         if changes.settings {
             self.settle();
-            let due = self.map_saved_at.map_or(self.clock.now, |at| at + SAVE_DELAY);
-            self.save_map_at.get_or_insert(due);
         }
         if is_map {
             self.sync_tka();
@@ -487,38 +389,90 @@ impl Agent {
 
     /// Updates the settings from the map: at once, or after a delay if others came shortly before.
     fn settle(&mut self) {
-        self.settings_update.request(self.clock.now);
-        if self.settings_update.is_due(self.clock.now) {
+        if self.applied.request(self.clock.now) {
             self.apply_settings();
         }
     }
 
-    fn relays_changed(&mut self) {
-        let scope = self.scope();
-        self.relays.set_map(self.map.derp_map().clone(), scope);
-        self.mesh.set_relays(self.map.derp_map(), scope, self.clock.now);
-        self.relay_process.set_relays(self.map.derp_map(), scope);
+    /// Applies map and preferences to the data plane, the paths, the host and the names.
+    pub fn apply_settings(&mut self) {
+        let (node, now) = (&self.node, self.clock.now);
+        let around = Surroundings {
+            tka: self.tka.trust(),
+            connected: &self.machine.connected_networks(node.interface()),
+            resolvers: self.host.resolvers(),
+            has_new_map: self.login.has_map,
+            previous_until: self.mesh.previous_agent_until(),
+        };
+        let update = self.applied.update(node, around, self.clock);
+        update.plane.into_iter().for_each(|message| self.plane.send(message));
+        if let Some(desired) = update.host {
+            self.host.configure(desired);
+        }
+        let probes = node.is_enabled() && !node.prefs().no_port_guessing;
+        let is_in = node.is_enabled() && node.is_in_map();
+        let paths = self.applied.take_paths();
+        let settings = self.applied.settings();
+        self.mesh.set_peer_relays(settings.peer_relays.clone());
+        self.mesh.set_birthday_probing(probes);
+        self.mesh.set_peers(&paths, now);
+        self.mesh.network().port_mapping().set_port(is_in.then_some(node.port()));
+        let problems = &settings.problems;
+        self.problems.update("settings", (!problems.is_empty()).then(|| problems.join("; ")));
+        let has_expired = node.has_expired(self.clock.wall);
+        self.problems.update("expiry", has_expired.then(|| EXPIRED.to_owned()));
+        if settings.host.relay_server.is_none() {
+            self.relay_process.stop();
+            self.problems.clear("peer relay");
+        }
+        // Without an interface, programs in the same process get the names from the data plane.
+        if self.applied.has_interface() {
+            let names = self.applied.take_names();
+            let desired = &self.applied.settings().host;
+            self.host.serve_names(&names, desired, &mut self.problems);
+        }
+        self.announce();
+        // Returns the memory of the old settings and of the map's text, which a large network has.
+        drop((paths, update.previous));
+        release_heap();
     }
 
-    /// The addresses that the coordinator may direct this node to.
-    pub fn scope(&self) -> Scope {
-        let Ok(url) = self.prefs.control_url.parse() else { return Scope::default() };
-        let hosts = std::fs::read(HOSTS).unwrap_or_default();
-        Scope::of_control(&url, &String::from_utf8_lossy(&hosts))
+    /// Compares addresses and default routes, because the routes of this node change as well.
+    pub fn network_changed(&mut self) {
+        self.mesh.network().port_mapping().check();
+        let now = self.clock.now;
+        let found = self.machine.endpoints(self.node.interface(), self.node.port());
+        let has_moved = self.machine.update_routes();
+        if !self.mesh.set_local(found, now) && !has_moved {
+            return;
+        }
+        self.relays.network_changed();
+        self.reconnect();
+        self.mesh.handle_network_change(now);
+        self.apply_settings();
+    }
+
+    /// Reads this machine's addresses again.
+    fn find_endpoints(&mut self) {
+        let found = self.machine.endpoints(self.node.interface(), self.node.port());
+        self.mesh.set_local(found, self.clock.now);
+    }
+
+    fn relays_changed(&mut self) {
+        let scope = self.node.scope();
+        self.relays.set_map(self.node.map().derp_map().clone(), scope);
+        self.mesh.set_relays(self.node.map().derp_map(), scope, self.clock.now);
+        self.relay_process.set_relays(self.node.map().derp_map(), scope);
     }
 
     /// Grants the operator write access, in addition to root.
     pub fn set_operator(&mut self) {
-        let name = &self.prefs.operator_user;
+        let name = &self.node.prefs().operator_user;
         let number = (!name.is_empty()).then(|| sys::process::user_id(name)).flatten();
         self.writers.set_operator(number);
-        match number.is_none() && !name.is_empty() {
-            true => {
-                let problem = format!("the operator {name:?} is not a user of this machine");
-                self.problems.insert("operator", problem);
-            }
-            false => drop(self.problems.remove("operator")),
-        }
+        let is_unknown = number.is_none() && !name.is_empty();
+        let problem = || format!("the operator {name:?} is not a user of this machine");
+        self.problems.update("operator", is_unknown.then(problem));
     }
 
     async fn flush(&mut self) {

@@ -16,7 +16,7 @@ use tailnet::{
     ipc::ToDataPlane,
     keys::{MachinePublic, NodePublic},
     local::{State as NodeState, UserProfile},
-    prefs::{self, Prefs},
+    prefs::Prefs,
     tka::follow::SyncRequest,
 };
 use tokio::sync::mpsc;
@@ -97,60 +97,55 @@ impl Agent {
     pub fn node_state(&self) -> NodeState {
         match () {
             () if !self.login.page.is_empty() || self.login.needs_login => NodeState::NeedsLogin,
-            () if self.own.key.is_zero() || self.has_expired() => NodeState::NeedsLogin,
-            () if !self.prefs.want_running => NodeState::Stopped,
+            () if !self.node.has_key() || self.node.has_expired(self.clock.wall) => {
+                NodeState::NeedsLogin
+            }
+            () if !self.node.prefs().want_running => NodeState::Stopped,
             () if self.login.needs_approval => NodeState::NeedsMachineAuth,
             // A map of a previous session is sufficient.
-            () if self.map.node().is_some() => NodeState::Running,
+            () if self.node.map().node().is_some() => NodeState::Running,
             () => NodeState::Starting,
         }
     }
 
-    /// Whether this node's key has expired according to the map. Peers drop it by their own clocks.
-    /// Until then, and if the coordinator extends it, everything continues.
-    pub fn has_expired(&self) -> bool {
-        let now = self.map.time(self.clock.wall);
-        !self.own.key.is_zero() && self.map.node().is_some_and(|node| node.has_expired(now))
-    }
-
     /// Connects to the coordinator or disconnects, according to the preferences.
     pub fn connect(&mut self) {
-        let wanted = self.prefs.want_running && !self.prefs.control_url.is_empty();
+        let wanted = self.node.prefs().want_running && !self.node.prefs().control_url.is_empty();
         let is_other =
-            self.login.session.as_ref().is_some_and(|session| !session.matches(&self.prefs));
+            self.login.session.as_ref().is_some_and(|session| !session.matches(self.node.prefs()));
         if !wanted || is_other {
             self.end_session();
         }
-        if wanted && self.login.session.is_none() && self.start_session() && !self.own.key.is_zero()
-        {
+        if wanted && self.login.session.is_none() && self.start_session() && self.node.has_key() {
             self.resume();
         }
     }
 
     fn resume(&mut self) {
         let auth_key = self.login.fallback_key.clone();
-        self.set_goal(Command::Resume(self.tka.login(self.own.key, auth_key, None)));
+        self.set_goal(Command::Resume(self.tka.login(self.node.key(), auth_key, None)));
     }
 
     fn start_session(&mut self) -> bool {
-        let url: ControlUrl = match self.prefs.control_url.parse() {
+        let url: ControlUrl = match self.node.prefs().control_url.parse() {
             Ok(url) => url,
             Err(error) => {
-                self.problems.insert("control", format!("{}: {error}", self.prefs.control_url));
+                self.problems.set("control", format!("{}: {error}", self.node.prefs().control_url));
                 return false;
             }
         };
         let settings = control::Settings {
             url,
-            server_key: self.prefs.server_key,
+            server_key: self.node.prefs().server_key,
             machine_key: self.machine_key.clone(),
-            dialer: Dialer::from_environment(self.hook.clone(), &self.roots).within(self.scope()),
+            dialer: Dialer::from_environment(self.hook.clone(), &self.roots)
+                .within(self.node.scope()),
         };
         let (command_sender, inbox) = mpsc::channel(64);
         let (events, mut receiver) = mpsc::channel(16);
         self.login.number += 1;
         let (number, to_core) = (self.login.number, self.control_events.clone());
-        (self.effects.connect)(settings, inbox, events);
+        (self.start_session_task)(settings, inbox, events);
         tokio::spawn(async move {
             while let Some(event) = receiver.recv().await {
                 if to_core.send((number, event)).await.is_err() {
@@ -158,13 +153,13 @@ impl Agent {
                 }
             }
         });
-        let control_url = self.prefs.control_url.clone();
+        let control_url = self.node.prefs().control_url.clone();
         self.set_tka_coordinator(&control_url);
         let announced = self.announced();
         let mut commands = SessionCommands::new(command_sender);
         commands.set_announced(announced.clone());
-        let url = self.prefs.control_url.clone();
-        let server_key = self.prefs.server_key;
+        let url = self.node.prefs().control_url.clone();
+        let server_key = self.node.prefs().server_key;
         self.login.session = Some(Session { url, server_key, commands, announced });
         true
     }
@@ -180,8 +175,8 @@ impl Agent {
     }
 
     fn clear_control_problems(&mut self) {
-        self.problems.remove("control");
-        self.problems.remove("refusal");
+        self.problems.clear("control");
+        self.problems.clear("refusal");
     }
 
     /// Connects to the coordinator again after a network change.
@@ -200,7 +195,7 @@ impl Agent {
     /// Starts at the request of a program: with an auth key, or with the present node key.
     pub fn start(&mut self, auth_key: Option<Zeroizing<String>>) {
         self.connect();
-        let needs_key = self.own.key.is_zero() || self.login.needs_login;
+        let needs_key = !self.node.has_key() || self.login.needs_login;
         let is_admitted = self.login.connected && self.login.page.is_empty();
         if auth_key.is_some() {
             // Problems of an earlier attempt do not concern this key.
@@ -208,7 +203,7 @@ impl Agent {
         }
         match auth_key {
             None => self.login.needs_login |= needs_key,
-            key if needs_key || self.has_expired() => self.begin_login(key),
+            key if needs_key || self.node.has_expired(self.clock.wall) => self.begin_login(key),
             Some(_) if is_admitted => {}
             key => {
                 self.login.fallback_key = key;
@@ -252,7 +247,7 @@ impl Agent {
     /// Logs in with the candidate key from the data plane.
     pub fn log_in_with(&mut self, candidate: NodePublic) {
         let Some(PendingLogin { auth_key, previous }) = self.login.pending.take() else { return };
-        let old = Some(self.own.key).filter(|key| !key.is_zero() && *key != candidate);
+        let old = Some(self.node.key()).filter(|key| !key.is_zero() && *key != candidate);
         self.login.auth_key.clone_from(&auth_key);
         let login = protocol::register::Login {
             old_node_key: old,
@@ -271,9 +266,8 @@ impl Agent {
                 if let Some(session) = &mut self.login.session {
                     session.server_key = key;
                 }
-                self.prefs.server_key = key;
-                let _ = self.save_prefs();
-                self.programs.prefs_changed(&self.prefs);
+                self.node.set_server_key(key, &mut self.problems);
+                self.programs.prefs_changed(self.node.prefs());
             }
             Event::Connected { resumed } => {
                 (self.login.connected, self.login.is_new_stream) = (true, !resumed);
@@ -284,14 +278,14 @@ impl Agent {
                 tracing::info!(%why, "the coordinator");
                 self.login.connected = false;
                 self.tka.handle_disconnected();
-                self.problems.insert("control", format!("the coordinator: {why}"));
-                if !self.login.has_map && self.map.node().is_none() {
+                self.problems.set("control", format!("the coordinator: {why}"));
+                if !self.login.has_map && self.node.map().node().is_none() {
                     self.programs.log_unreachable(&format!("{why}"));
                 }
             }
             Event::AuthUrl(page) if !is_page(&page) => {
                 let problem = "the coordinator sent an invalid login page".to_owned();
-                self.problems.insert("control", problem);
+                self.problems.set("control", problem);
             }
             Event::AuthUrl(page) => {
                 self.programs.login_page(&page);
@@ -308,12 +302,12 @@ impl Agent {
                 Some(key) => self.begin_login(Some(key)),
                 None => {
                     self.login.needs_login = true;
-                    self.problems.insert("key", EXPIRED.to_owned());
+                    self.problems.set("key", EXPIRED.to_owned());
                 }
             },
             Event::Refused { why, .. } => {
-                self.login.needs_login |= self.own.key.is_zero();
-                self.problems.insert("refusal", format!("the coordinator refuses: {why}"));
+                self.login.needs_login |= !self.node.has_key();
+                self.problems.set("refusal", format!("the coordinator refuses: {why}"));
                 self.programs.login_failed(&why);
             }
             Event::Map { head, map, room: _room } => {
@@ -322,7 +316,7 @@ impl Agent {
                 self.handle_map(*map, is_first);
                 if !head.keep_alive
                     && let key @ Some(_) = self.login.fallback_key.take()
-                    && self.has_expired()
+                    && self.node.has_expired(self.clock.wall)
                 {
                     self.begin_login(key);
                 }
@@ -339,21 +333,20 @@ impl Agent {
     }
 
     fn handle_registered(&mut self, registered: protocol::register::Registered) {
-        if registered.node_key != self.own.key {
-            self.own.key = registered.node_key;
+        if registered.node_key != self.node.key() {
+            self.node.set_key(registered.node_key);
             self.plane.send(ToDataPlane::UseCandidate(registered.node_key));
-            self.mesh.set_own_key(self.own.key, self.clock.now);
+            self.mesh.set_own_key(self.node.key(), self.clock.now);
             self.relays.key_changed();
             // Handshakes of peers used another key.
-            self.settings = Default::default();
-            (self.sent_all, self.sent_saved_map) = (false, false);
+            self.applied.reset();
             self.apply_settings();
         }
         self.login.needs_login = false;
         self.login.needs_approval = !registered.is_authorized;
         self.login.page.clear();
         (self.login.auth_key, self.login.fallback_key) = (None, None);
-        self.problems.remove("key");
+        self.problems.clear("key");
         self.clear_control_problems();
         let user = UserProfile {
             id: registered.user.id,
@@ -361,15 +354,13 @@ impl Agent {
             display_name: registered.user.display_name,
             ..UserProfile::default()
         };
-        self.prefs.login = Some(prefs::Login { user_profile: user, node_id: String::new() });
-        self.prefs.logged_out = false;
-        let _ = self.save_prefs();
-        self.programs.login_finished(&self.prefs);
+        self.node.log_in(user, &mut self.problems);
+        self.programs.login_finished(self.node.prefs());
     }
 
     /// Logs out, at the coordinator first if it answers.
     pub fn logout(&mut self, reply: Reply<()>) {
-        if self.own.key.is_zero() {
+        if !self.node.has_key() {
             self.clear_tka();
             let _ = reply.send(Ok(()));
             return;
@@ -379,21 +370,19 @@ impl Agent {
             return self.handle_logged_out();
         }
         self.login.logouts.push(reply);
-        self.set_goal(Command::Logout(self.own.key));
+        self.set_goal(Command::Logout(self.node.key()));
     }
 
     fn handle_logged_out(&mut self) {
         self.end_session();
         self.plane.send(ToDataPlane::Reset);
-        self.own.key = NodePublic::default();
         self.login.needs_login = true;
         self.login.fallback_key = None;
         self.login.page.clear();
-        (self.prefs.logged_out, self.prefs.want_running) = (true, false);
-        self.prefs.login = None;
-        let _ = self.save_prefs();
+        self.node.log_out(&mut self.problems);
         self.clear_tka();
-        self.remove_map();
+        self.node.remove_map(&mut self.problems);
+        self.apply_settings();
         for reply in self.login.logouts.drain(..) {
             let _ = reply.send(Ok(()));
         }
@@ -422,7 +411,7 @@ impl Agent {
     fn hostinfo(&self) -> Value {
         let mut id = self.machine_key.public().to_string().split_off("mkey:".len());
         id.truncate(LOG_ID_LEN);
-        let hostname = match &*self.prefs.hostname {
+        let hostname = match &*self.node.prefs().hostname {
             "" => sys::process::hostname(),
             name => name.to_owned(),
         };
@@ -432,12 +421,12 @@ impl Agent {
             "OS": "linux",
             "GoArch": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
             "Hostname": hostname,
-            "ShieldsUp": self.prefs.shields_up,
-            "RoutableIPs": self.prefs.advertise_routes,
-            "RequestTags": self.prefs.advertise_tags,
+            "ShieldsUp": self.node.prefs().shields_up,
+            "RoutableIPs": self.node.prefs().advertise_routes,
+            "RequestTags": self.node.prefs().advertise_tags,
             "Userspace": true,
-            "UserspaceRouter": !self.has_interface,
-            "PeerRelay": self.prefs.relay_server_port.is_some(),
+            "UserspaceRouter": !self.applied.has_interface(),
+            "PeerRelay": self.node.prefs().relay_server_port.is_some(),
             "NetInfo": self.mesh.network().net_info(),
         })
     }

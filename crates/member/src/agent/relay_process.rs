@@ -154,15 +154,15 @@ impl Agent {
     pub fn handle_relay_message(&mut self, message: FromRelayServer) {
         match message {
             FromRelayServer::Ready { key, port } => {
-                if self.settings.host.relay_server.is_some() {
+                if self.applied.settings().host.relay_server.is_some() {
                     tracing::info!(port, %key, "ready to relay for peers");
                     self.relay_process.port = Some(port);
-                    self.problems.remove("peer relay");
+                    self.problems.clear("peer relay");
                 }
             }
             FromRelayServer::Failed(why) => {
                 tracing::error!(why, "relaying for peers failed");
-                self.problems.insert("peer relay", format!("relaying for peers failed: {why}"));
+                self.problems.set("peer relay", format!("relaying for peers failed: {why}"));
             }
             FromRelayServer::Allocated { id, endpoint } => {
                 let Some(request) = self.relay_process.pending.remove(&id) else { return };
@@ -201,10 +201,11 @@ impl Agent {
 
     /// Allocates an endpoint for a permitted peer that is one of its two clients.
     pub fn allocate(&mut self, request: AllocationRequest) {
-        let peer = self.map.peer(&request.peer);
-        let may = |(peer, own)| has_capability(peer, own, MAY_ALLOCATE, &self.settings.grants);
+        let peer = self.node.map().peer(&request.peer);
+        let may =
+            |(peer, own)| has_capability(peer, own, MAY_ALLOCATE, &self.applied.settings().grants);
         if request.message.clients.contains(&request.disco)
-            && peer.zip(self.map.node()).is_some_and(may)
+            && peer.zip(self.node.map().node()).is_some_and(may)
         {
             self.relay_process.request_endpoint(request);
         } else {

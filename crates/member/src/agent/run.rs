@@ -13,13 +13,15 @@ use tokio::{
 use super::local_api;
 use super::{
     Clients, Lines, Options,
+    clock::Clock,
     control::{
         self,
         dial::{Dialer, SocketHook},
     },
-    core::{Agent, Clock, Effects, Input, Parts},
-    derp, endpoints, line,
+    core::{Agent, Input, Parts},
+    derp, line,
     local_api::Writers,
+    machine::{self, Machine},
     portmap::{self, PortMapping},
     state_folder::StateFolder,
 };
@@ -87,13 +89,10 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         check_results,
         port_mapping: PortMapping::new(wanted),
         writers,
-        effects: Effects {
-            addresses: Box::new(endpoints::addresses),
-            default_routes: Box::new(endpoints::default_routes),
-            connect: Box::new(|settings, commands, events| {
-                tokio::spawn(control::run(settings, commands, events));
-            }),
-        },
+        machine: Machine::new(Box::new(machine::addresses), Box::new(machine::default_routes)),
+        connect: Box::new(|settings, commands, events| {
+            tokio::spawn(control::run(settings, commands, events));
+        }),
         clock: Clock::read(),
     })?;
     agent.hello();
@@ -120,8 +119,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
             Some(message) = from_relay_server.recv() => Input::RelayServer(message),
             Some((session, event)) = from_control.recv() => Input::Control(session, event),
             Some(event) = from_relays.recv() => Input::Relays(event),
-            // Before the hello message, the agent does not know whether it is logged in.
-            request = requests.recv(), if agent.has_hello => match request {
+            request = requests.recv(), if agent.is_ready() => match request {
                 Some(request) => Input::Request(request),
                 None => break Ok(()),
             },

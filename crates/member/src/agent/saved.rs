@@ -1,13 +1,19 @@
-//! The map and the preferences on disk.
+//! The map and the preferences on disk. Maps come in bursts, so a changed map is saved after a
+//! delay.
+
+use std::{io, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use sys::process::release_heap;
 use tailnet::{keys::NodePublic, map::NetworkMap, prefs::Prefs};
 
-use super::{core::Agent, state_folder::StateFolder};
+use super::{problems::Problems, state_folder::StateFolder};
 
 const PREFS: &str = "prefs.json";
 const MAP: &str = "map.json";
+
+/// The delay between a change of the map and its write to disk, because changes come in bursts.
+pub(super) const SAVE_DELAY: Duration = Duration::from_secs(2);
 
 /// The saved map with the node key that it belongs to.
 #[derive(Serialize, Deserialize)]
@@ -20,55 +26,80 @@ struct SavedMap<M> {
 /// The version of the file format.
 const MAP_VERSION: u32 = 1;
 
-/// Loads the preferences.
-pub(super) fn load_prefs(state: &StateFolder) -> Prefs {
-    // Not `unwrap_or_default`: the defaults of a node differ from Go's zero values.
-    match state.read(PREFS) {
-        Some(saved) => saved,
-        None => Prefs::new(),
-    }
+/// The files of the map and the preferences. A failure to write them is the problem "disk".
+pub(super) struct SavedState {
+    folder: StateFolder,
+    /// The time at which to save the map.
+    save_map_at: Option<Duration>,
+    /// The time at which it was saved last.
+    map_saved_at: Option<Duration>,
 }
 
-impl Agent {
-    /// Loads the map of this node key.
-    pub fn load_map(&self) -> Option<NetworkMap> {
-        let saved: SavedMap<NetworkMap> = self.state.read(MAP)?;
-        let is_ours = saved.version == MAP_VERSION && saved.node_key == self.own.key;
-        (is_ours && !self.own.key.is_zero()).then(|| saved.map.restored())
+impl SavedState {
+    pub fn new(folder: StateFolder) -> Self {
+        Self { folder, save_map_at: None, map_saved_at: None }
     }
 
-    pub fn save_map(&mut self) {
-        let saved = SavedMap { version: MAP_VERSION, node_key: self.own.key, map: &self.map };
-        match &self.state.save(MAP, &saved) {
-            Ok(()) => drop(self.problems.remove("disk")),
-            Err(error) => {
-                let problem = self.state.save_error(MAP, error);
-                self.problems.insert("disk", problem);
-            }
+    pub fn load_prefs(&self) -> Prefs {
+        // Not `unwrap_or_default`: the defaults of a node differ from Go's zero values.
+        match self.folder.read(PREFS) {
+            Some(saved) => saved,
+            None => Prefs::new(),
         }
+    }
+
+    pub fn save_prefs(&self, prefs: &Prefs, problems: &mut Problems) -> io::Result<()> {
+        let saved = self.folder.save(PREFS, prefs);
+        let problem = saved.as_ref().err().map(|error| self.folder.save_error(PREFS, error));
+        problems.update("disk", problem);
+        saved
+    }
+
+    /// Loads the map of this node key.
+    pub fn load_map(&self, node_key: NodePublic) -> Option<NetworkMap> {
+        let saved: SavedMap<NetworkMap> = self.folder.read(MAP)?;
+        let is_ours = saved.version == MAP_VERSION && saved.node_key == node_key;
+        (is_ours && !node_key.is_zero()).then(|| saved.map.restored())
+    }
+
+    /// Schedules a write of the map: at once, or after a delay if it was saved before.
+    pub fn schedule_map(&mut self, now: Duration) {
+        let due = self.map_saved_at.map_or(now, |at| at + SAVE_DELAY);
+        self.save_map_at.get_or_insert(due);
+    }
+
+    /// The time at which [`Self::handle_timeout`] saves the map.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.save_map_at
+    }
+
+    /// Saves the map if it is due.
+    pub fn handle_timeout(
+        &mut self,
+        node_key: NodePublic,
+        map: &NetworkMap,
+        now: Duration,
+        problems: &mut Problems,
+    ) {
+        if self.save_map_at.is_some_and(|at| at <= now) {
+            self.save_map_at = None;
+            self.map_saved_at = Some(now);
+            self.save_map(node_key, map, problems);
+        }
+    }
+
+    fn save_map(&self, node_key: NodePublic, map: &NetworkMap, problems: &mut Problems) {
+        let saved = self.folder.save(MAP, &SavedMap { version: MAP_VERSION, node_key, map });
+        let problem = saved.err().map(|error| self.folder.save_error(MAP, &error));
+        problems.update("disk", problem);
         // Returns the memory of a large map's text.
         release_heap();
     }
 
-    /// Removes the map, in memory and on disk.
-    pub fn remove_map(&mut self) {
-        self.map = NetworkMap::default();
+    pub fn remove_map(&mut self, problems: &mut Problems) {
         self.save_map_at = None;
-        if let Err(error) = self.state.remove(MAP) {
-            self.problems.insert("disk", format!("{MAP}: {error}"));
+        if let Err(error) = self.folder.remove(MAP) {
+            problems.set("disk", format!("{MAP}: {error}"));
         }
-        self.apply_settings();
-    }
-
-    pub fn save_prefs(&mut self) -> std::io::Result<()> {
-        let saved = self.state.save(PREFS, &self.prefs);
-        match &saved {
-            Ok(()) => drop(self.problems.remove("disk")),
-            Err(error) => {
-                let problem = self.state.save_error(PREFS, error);
-                self.problems.insert("disk", problem);
-            }
-        }
-        saved
     }
 }

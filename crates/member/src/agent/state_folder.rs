@@ -10,7 +10,7 @@
 //!   lock.json     the keys that may sign node keys, under tailnet lock
 //! ```
 
-use std::{fs, io, str::FromStr};
+use std::{fs, io, str::FromStr, sync::Arc};
 
 use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
@@ -23,14 +23,15 @@ use zeroize::Zeroizing;
 
 use super::Folder;
 
-#[derive(Debug)]
+/// The folder. Clones share it.
+#[derive(Clone, Debug)]
 pub(super) struct StateFolder {
-    folder: Folder,
+    folder: Arc<Folder>,
 }
 
 impl StateFolder {
     pub fn new(folder: Folder) -> Self {
-        Self { folder }
+        Self { folder: Arc::new(folder) }
     }
 
     /// Reads the machine key, or creates one.

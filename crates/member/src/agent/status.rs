@@ -9,7 +9,6 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use sys::clock;
 use tailnet::{
-    keys::NodePublic,
     local::{
         ExitNodeStatus, Notify, PeerStatus, PingKind, PingResult, Status, TailnetStatus, Timestamp,
         WatchMask, WhoIs,
@@ -38,18 +37,18 @@ impl Agent {
                 let _ = reply.send(Ok(Box::new(self.status(peers))));
             }
             Request::Prefs { reply } => {
-                let _ = reply.send(Ok(Box::new(self.prefs.clone())));
+                let _ = reply.send(Ok(Box::new(self.node.prefs().clone())));
             }
             Request::EditPrefs { edits, reply } => {
-                let edited = self.prefs.edited(&edits).map_err(ApiError::from);
+                let edited = self.node.prefs().edited(&edits).map_err(ApiError::from);
                 let edited = edited.and_then(|prefs| self.set_prefs(prefs));
-                let _ = reply.send(edited.map(|()| Box::new(self.prefs.clone())));
+                let _ = reply.send(edited.map(|()| Box::new(self.node.prefs().clone())));
             }
             Request::CheckPrefs { prefs, reply } => {
                 let _ = reply.send(self.check(&prefs));
             }
             Request::Start { options, reply } => {
-                let login = self.prefs.login.clone();
+                let login = self.node.prefs().login.clone();
                 let set = match options.update_prefs {
                     Some(prefs) => self.set_prefs(Prefs { login, ..*prefs }),
                     None => Ok(()),
@@ -79,20 +78,20 @@ impl Agent {
                 let _ = reply.send(Ok(self.derp_map()));
             }
             Request::DnsConfig { reply } => {
-                let _ = reply.send(Ok(json!(self.map.dns())));
+                let _ = reply.send(Ok(json!(self.node.map().dns())));
             }
             Request::NetMap { reply } => {
                 let _ = reply.send(Ok(json!({
-                    "SelfNode": self.map.node(),
-                    "Peers": self.map.peers().collect::<Vec<_>>(),
-                    "Domain": self.map.domain(),
-                    "DERPMap": self.map.derp_map(),
-                    "DNS": self.map.dns(),
-                    "UserProfiles": self.map.users(),
+                    "SelfNode": self.node.map().node(),
+                    "Peers": self.node.map().peers().collect::<Vec<_>>(),
+                    "Domain": self.node.map().domain(),
+                    "DERPMap": self.node.map().derp_map(),
+                    "DNS": self.node.map().dns(),
+                    "UserProfiles": self.node.map().users(),
                 })));
             }
             Request::Node { id, reply } => {
-                let own = self.map.node().into_iter().chain(self.map.peers());
+                let own = self.node.map().node().into_iter().chain(self.node.map().peers());
                 let _ = reply.send(Ok(json!(own.into_iter().find(|node| node.id == id))));
             }
             Request::TkaStatus { reply } => {
@@ -129,32 +128,30 @@ impl Agent {
         self.check(&prefs)?;
         // An address stands for the node that has it.
         if let Some(ip) = prefs.exit_node_ip
-            && let Some(node) = self.map.node_at(ip)
+            && let Some(node) = self.node.map().node_at(ip)
         {
             prefs.exit_node_id.clone_from(&node.stable_id);
             prefs.exit_node_ip = None;
         }
-        let is_other = prefs.control_url != self.prefs.control_url;
+        let is_other = prefs.control_url != self.node.prefs().control_url;
         // Preferences from Tailscale's programs lack the server key.
         if !is_other && prefs.server_key.is_zero() {
-            prefs.server_key = self.prefs.server_key;
+            prefs.server_key = self.node.prefs().server_key;
         }
-        if is_other && !self.own.key.is_zero() && !self.prefs.control_url.is_empty() {
+        if is_other && self.node.has_key() && !self.node.prefs().control_url.is_empty() {
             return Err(ApiError::bad(format!(
                 "this node belongs to the network of {}: leave it with `linerate leave`",
-                self.prefs.control_url
+                self.node.prefs().control_url
             )));
         }
-        let previous = std::mem::replace(&mut self.prefs, prefs);
-        if let Err(error) = self.save_prefs() {
-            self.prefs = previous;
+        if let Err(error) = self.node.set_prefs(prefs, &mut self.problems) {
             return Err(ApiError::failed(format!("settings cannot be saved: {error}")));
         }
         self.set_operator();
         self.apply_settings();
         self.connect();
         self.announce();
-        self.programs.prefs_changed(&self.prefs);
+        self.programs.prefs_changed(self.node.prefs());
         self.publish_state();
         Ok(())
     }
@@ -168,7 +165,7 @@ impl Agent {
             first.browse_to_url = page.filter(|page| !page.is_empty());
         }
         if mask.has(WatchMask::INITIAL_PREFS) {
-            first.prefs = Some(Box::new(self.prefs.clone()));
+            first.prefs = Some(Box::new(self.node.prefs().clone()));
         }
         if mask.has(WatchMask::INITIAL_STATUS) {
             first.initial_status = Some(Box::new(self.status(true)));
@@ -179,55 +176,55 @@ impl Agent {
     /// The state of this node, with or without peers.
     fn status(&self, peers: bool) -> Status {
         let state = self.node_state();
-        let own = self.map.node();
+        let own = self.node.map().node();
         let own_status = own.map(|node| self.own_status(node));
         let addresses = own.map(|node| node.addresses.iter().map(IpNet::addr).collect());
         let peer = match peers {
             // A peer with this node's own key is invalid.
             true => {
-                let others = self.map.peers().filter(|peer| peer.key != self.own.key);
+                let others = self.node.map().peers().filter(|peer| peer.key != self.node.key());
                 others.map(|peer| (peer.key, self.peer_status(peer))).collect()
             }
             false => BTreeMap::new(),
         };
-        let mut health: Vec<String> = self.problems.values().cloned().collect();
-        health.extend(self.map.problems());
-        let suffix = self.map.suffix().to_owned();
+        let mut health: Vec<String> = self.problems.texts().cloned().collect();
+        health.extend(self.node.map().problems());
+        let suffix = self.node.map().suffix().to_owned();
         let tailnet = own.map(|_| TailnetStatus {
-            name: self.map.domain().to_owned(),
+            name: self.node.map().domain().to_owned(),
             magic_dns_suffix: suffix.clone(),
-            magic_dns_enabled: self.map.dns().proxied,
+            magic_dns_enabled: self.node.map().dns().proxied,
         });
         Status {
             version: VERSION.to_owned(),
-            tun: self.has_interface,
+            tun: self.applied.has_interface(),
             backend_state: state,
-            have_node_key: !self.own.key.is_zero(),
+            have_node_key: self.node.has_key(),
             auth_url: self.login.page.clone(),
             tailscale_ips: addresses.unwrap_or_default(),
             own: own_status.unwrap_or_else(|| PeerStatus {
-                public_key: self.own.key,
+                public_key: self.node.key(),
                 host_name: sys::process::hostname(),
                 os: "linux".to_owned(),
                 ..PeerStatus::default()
             }),
             exit_node_status: self.exit_status(),
             health,
-            coordinator_problem: self.problems.get("control").cloned().unwrap_or_default(),
+            coordinator_problem: self.problems.text("control").to_owned(),
             magic_dns_suffix: suffix,
             current_tailnet: tailnet,
             port_mapping: self.mesh.network().port_mapping().json(self.clock.now),
-            cert_domains: self.map.dns().cert_domains.clone(),
-            extra_records: self.map.dns().extra_records.clone(),
+            cert_domains: self.node.map().dns().cert_domains.clone(),
+            extra_records: self.node.map().dns().extra_records.clone(),
             peer,
-            user: self.map.users().clone(),
+            user: self.node.map().users().clone(),
             client_version: None,
         }
     }
 
     fn exit_status(&self) -> Option<ExitNodeStatus> {
-        let id = &self.prefs.exit_node_id;
-        let node = self.map.peers().find(|peer| !id.is_empty() && peer.stable_id == *id)?;
+        let id = &self.node.prefs().exit_node_id;
+        let node = self.node.map().peers().find(|peer| !id.is_empty() && peer.stable_id == *id)?;
         Some(ExitNodeStatus {
             id: node.stable_id.clone(),
             online: node.online.unwrap_or_default(),
@@ -242,7 +239,7 @@ impl Agent {
                 .mesh
                 .network()
                 .home()
-                .map(|home| self.region_code(home))
+                .map(|home| self.node.region_code(home))
                 .unwrap_or_default(),
             online: self.login.connected && self.login.has_map,
             in_engine: true,
@@ -256,7 +253,7 @@ impl Agent {
         let last = path.as_ref().and_then(|path| path.sent);
         let ago = last.map(|at| self.clock.now.saturating_sub(at));
         let wall = self.clock.wall;
-        let relay = node.home().map(|home| self.region_code(home));
+        let relay = node.home().map(|home| self.node.region_code(home));
         PeerStatus {
             cur_addr: path
                 .as_ref()
@@ -306,27 +303,20 @@ impl Agent {
             created: time(&node.created),
             last_seen: time(&node.last_seen),
             online: node.online.unwrap_or_default(),
-            exit_node: !self.prefs.exit_node_id.is_empty()
-                && node.stable_id == self.prefs.exit_node_id,
+            exit_node: !self.node.prefs().exit_node_id.is_empty()
+                && node.stable_id == self.node.prefs().exit_node_id,
             exit_node_option: node.is_exit(),
             capabilities: node.cap_map.keys().cloned().collect(),
             cap_map: node.cap_map.clone(),
             in_network_map: true,
-            expired: node.has_expired(self.map.time(self.clock.wall)),
+            expired: node.has_expired(self.node.map().time(self.clock.wall)),
             key_expiry: node.key_expiry.as_ref().filter(is_set).cloned().map(Timestamp),
             ..PeerStatus::default()
         }
     }
 
-    /// The short name of a region.
-    pub fn region_code(&self, region: u16) -> String {
-        let regions = self.map.derp_map().regions.as_ref();
-        let found = regions.and_then(|regions| regions.get(&region)?.as_ref());
-        found.map_or_else(|| region.to_string(), |found| found.region_code.clone())
-    }
-
     fn derp_map(&self) -> Value {
-        match self.map.derp_map() {
+        match self.node.map().derp_map() {
             map if map.regions.is_some() => json!(map),
             _ => Value::Null,
         }
@@ -334,12 +324,14 @@ impl Agent {
 
     fn whois(&self, query: &WhoIsQuery) -> Option<Box<WhoIs>> {
         let node = match query {
-            WhoIsQuery::Address { address, .. } => self.map.node_at(address.ip()),
-            WhoIsQuery::Key(key) => {
-                self.map.peer(key).or_else(|| self.map.node().filter(|node| node.key == *key))
-            }
+            WhoIsQuery::Address { address, .. } => self.node.map().node_at(address.ip()),
+            WhoIsQuery::Key(key) => self
+                .node
+                .map()
+                .peer(key)
+                .or_else(|| self.node.map().node().filter(|node| node.key == *key)),
         }?;
-        let user: Option<&UserProfile> = self.map.user(node.user);
+        let user: Option<&UserProfile> = self.node.map().user(node.user);
         let user_profile = match node.tags.is_empty() {
             true => user.cloned().unwrap_or_default(),
             false => UserProfile {
@@ -353,7 +345,7 @@ impl Agent {
     }
 
     fn ping(&mut self, ip: IpAddr, kind: PingKind, reply: Reply<PingResult>) {
-        let (key, waiting) = match self.ping_target(ip) {
+        let (key, waiting) = match self.node.ping_target(ip) {
             Ok(peer) => peer,
             Err(result) => {
                 let _ = reply.send(Ok(*result));
@@ -364,32 +356,12 @@ impl Agent {
             self.ping_through_tunnel(ip, waiting, PingRequester::Program(reply));
             return;
         }
-        let regions = self.map.derp_map().regions.iter().flatten();
+        let regions = self.node.map().derp_map().regions.iter().flatten();
         let code = |(id, region): (&u16, &Option<tailnet::messages::DerpRegion>)| {
             Some((*id, region.as_ref()?.region_code.clone()))
         };
         let regions: HashMap<u16, String> = regions.filter_map(code).collect();
         self.programs.add_ping(key, waiting, regions, reply, self.clock.now);
-    }
-
-    /// The key of the peer at an address and a ping result with its name; otherwise a result with
-    /// an error.
-    pub fn ping_target(&self, ip: IpAddr) -> Result<(NodePublic, PingResult), Box<PingResult>> {
-        let result = |node: Option<&Node>, error: &str| PingResult {
-            ip: ip.to_string(),
-            node_ip: ip.to_string(),
-            node_name: node.map(|node| short(node).to_owned()).unwrap_or_default(),
-            err: error.to_owned(),
-            ..PingResult::default()
-        };
-        if self.map.node().is_some_and(|own| own.addresses.iter().any(|net| net.addr() == ip)) {
-            return Err(Box::new(PingResult {
-                is_local_ip: true,
-                ..result(self.map.node(), &format!("{ip} is local Tailscale IP"))
-            }));
-        }
-        let peer = self.map.node_at(ip).map(|node| (node.key, result(Some(node), "")));
-        peer.ok_or_else(|| Box::new(result(None, "no matching peer")))
     }
 
     fn netcheck(&self) -> Value {
@@ -405,7 +377,7 @@ impl Agent {
             .latencies()
             .map(|(id, took)| (id, took.as_secs_f64() * 1000.0))
             .collect();
-        let regions = self.map.derp_map().regions.iter().flatten();
+        let regions = self.node.map().derp_map().regions.iter().flatten();
         let regions = regions.filter_map(|(id, region)| {
             let region = region.as_ref()?;
             Some(json!({
@@ -420,13 +392,8 @@ impl Agent {
             "NAT": self.mesh.network().nat().map_or("unknown: no STUN server answers over IPv4".into(), |nat| nat.to_string()),
             "port mapping": self.mesh.network().port_mapping().text(self.clock.now),
             "port guessing": self.mesh.birthday_probing_text(),
-            "home relay": self.mesh.network().home().map(|home| self.region_code(home)).unwrap_or("none".into()),
+            "home relay": self.mesh.network().home().map(|home| self.node.region_code(home)).unwrap_or("none".into()),
             "regions": regions.collect::<Vec<_>>(),
         })
     }
-}
-
-/// The first label of a node's name.
-pub(super) fn short(node: &Node) -> &str {
-    node.name.split('.').next().unwrap_or_default()
 }

@@ -161,7 +161,7 @@ impl Agent {
     /// Requests missing updates from the coordinator.
     pub fn sync_tka(&mut self) {
         let (asking, now) = (self.requester(), self.clock.now);
-        let input = SyncInput { tka: self.map.tka(), requester: asking, now };
+        let input = SyncInput { tka: self.node.map().tka(), requester: asking, now };
         let request = self.tka.follower.poll_request(input);
         self.send_tka_request(request);
     }
@@ -180,7 +180,7 @@ impl Agent {
             return self.handle_command_response(number, answer);
         }
         let (asking, now) = (self.requester(), self.clock.now);
-        let input = SyncInput { tka: self.map.tka(), requester: asking, now };
+        let input = SyncInput { tka: self.node.map().tka(), requester: asking, now };
         let (changed, request) =
             self.tka.follower.handle_answer(number, answer, input, control::random());
         if changed {
@@ -191,7 +191,7 @@ impl Agent {
     }
 
     fn requester(&self) -> Requester {
-        Requester { version: CAPABILITY_VERSION, node_key: self.own.key }
+        Requester { version: CAPABILITY_VERSION, node_key: self.node.key() }
     }
 
     fn send_tka_request(&mut self, request: Option<SyncRequest>) {
@@ -201,16 +201,16 @@ impl Agent {
         }
         match self.tka.follower.failure() {
             Some(failure) => {
-                self.problems.insert("lock", format!("tailnet lock: {failure}"));
+                self.problems.set("lock", format!("tailnet lock: {failure}"));
             }
             None if matches!(self.tka.follower.local_authority(), LocalAuthority::Damaged) => {
                 let problem = format!(
                     "tailnet lock: {FILE} in the state folder cannot be read, so no peer is \
                      trusted; log out and join again"
                 );
-                self.problems.insert("lock", problem);
+                self.problems.set("lock", problem);
             }
-            None => drop(self.problems.remove("lock")),
+            None => self.problems.clear("lock"),
         }
     }
 
@@ -222,9 +222,9 @@ impl Agent {
             _ => self.state.remove(FILE),
         };
         match saved {
-            Ok(()) => drop(self.problems.remove("disk of tailnet lock")),
+            Ok(()) => self.problems.clear("disk of tailnet lock"),
             Err(error) => {
-                self.problems.insert("disk of tailnet lock", format!("{FILE}: {error}"));
+                self.problems.set("disk of tailnet lock", format!("{FILE}: {error}"));
             }
         }
     }
@@ -232,7 +232,7 @@ impl Agent {
     /// Removes the trusted keys, because this node has left the network.
     pub fn clear_tka(&mut self) {
         self.tka.follower = Follower::new(LocalAuthority::Unknown);
-        self.problems.remove("lock");
+        self.problems.clear("lock");
         self.save_tka();
     }
 
@@ -246,9 +246,9 @@ impl Agent {
 
     /// Whether tailnet lock admits a peer, with a message; `None` if it is off.
     pub fn tka_verdict(&self, peer: &Node) -> Option<(bool, String)> {
-        match (self.tka.follower.local_authority(), self.map.tka()) {
+        match (self.tka.follower.local_authority(), self.node.map().tka()) {
             (LocalAuthority::Trusted(authority), _) => {
-                let refused = rejected_by_tka(&self.map, authority);
+                let refused = rejected_by_tka(self.node.map(), authority);
                 Some(match refused.get(&peer.key) {
                     Some(why) => (false, format!("tailnet lock: its key's signature: {why}")),
                     None => (true, "tailnet lock: its key is signed".to_owned()),
@@ -261,7 +261,7 @@ impl Agent {
 
     /// The answer to `tailscale lock status` (`ipnstate.TailnetLockStatus`).
     pub fn tka_status(&self) -> Value {
-        let node_key = Some(self.own.key).filter(|key| !key.is_zero());
+        let node_key = Some(self.node.key()).filter(|key| !key.is_zero());
         let Some(authority) = self.tka.follower.local_authority().authority() else {
             return json!({
                 "Enabled": matches!(self.tka.follower.local_authority(), LocalAuthority::Damaged),
@@ -270,10 +270,10 @@ impl Agent {
                 "NodeKeySigned": false,
             });
         };
-        let own = self.map.node().map(key_signature).unwrap_or_default();
-        let refused = rejected_by_tka(&self.map, authority);
+        let own = self.node.map().node().map(key_signature).unwrap_or_default();
+        let refused = rejected_by_tka(self.node.map(), authority);
         let shown = |is_refused: bool| -> Vec<Value> {
-            let peers = self.map.peers();
+            let peers = self.node.map().peers();
             peers
                 .filter(|peer| refused.contains_key(&peer.key) == is_refused)
                 .map(peer_status)
@@ -284,7 +284,7 @@ impl Agent {
             "Head": authority.head().0,
             "PublicKey": self.tka.own.public(),
             "NodeKey": node_key,
-            "NodeKeySigned": authority.check(&self.own.key, &own).is_ok(),
+            "NodeKeySigned": authority.check(&self.node.key(), &own).is_ok(),
             "NodeKeySignature": signature_json(&own).ok(),
             "TrustedKeys": authority.keys_json(),
             "VisiblePeers": shown(false),

@@ -96,7 +96,8 @@ impl Agent {
         result: PingResult,
         requester: PingRequester,
     ) {
-        let own = self.map.node().into_iter().flat_map(|own| &own.addresses).map(|net| net.addr());
+        let own =
+            self.node.map().node().into_iter().flat_map(|own| &own.addresses).map(|net| net.addr());
         let Some(from) = own.into_iter().find(|own| own.is_ipv4() == to.is_ipv4()) else {
             let err = "this node does not have an address of that family".to_owned();
             self.send_ping_result(requester, PingResult { err, ..result });
@@ -123,7 +124,7 @@ impl Agent {
             return;
         };
         let requester = PingRequester::Coordinator { url, over_noise };
-        match self.ping_target(to) {
+        match self.node.ping_target(to) {
             Ok((_, result)) => self.ping_through_tunnel(to, result, requester),
             Err(result) => self.send_ping_result(requester, *result),
         }

@@ -10,7 +10,7 @@ use tailnet::{
     paths::{BirthdayOutcome, Candidate, Origins, PathView, ProbeOutcome},
 };
 
-use super::{core::Agent, status::short};
+use super::{core::Agent, this_node::short};
 
 /// The longest age of a session (WireGuard's REJECT_AFTER_TIME).
 const SESSION_LIFETIME: Duration = Duration::from_secs(180);
@@ -56,13 +56,13 @@ impl Agent {
         let addresses: Vec<String> =
             node.addresses.iter().map(|net| net.addr().to_string()).collect();
         step(true, format!("the map: {} is {}, {online}", short(node), addresses.join(", ")))?;
-        let expired = node.has_expired(self.map.time(self.clock.wall));
+        let expired = node.has_expired(self.node.map().time(self.clock.wall));
         step(!expired, format!("its key: {}", if expired { "has expired" } else { "is valid" }))?;
         if let Some((ok, text)) = self.tka_verdict(node) {
             step(ok, text)?;
         }
         step(
-            self.settings.peers.iter().any(|peer| peer.key == node.key),
+            self.applied.settings().peers.iter().any(|peer| peer.key == node.key),
             "it is a peer of the data plane".to_owned(),
         )?;
         self.diagnose_path(node, &mut step)
@@ -105,7 +105,7 @@ impl Agent {
                 let gone = path
                     .relay_gone
                     .is_some_and(|at| self.clock.now.saturating_sub(at) < SESSION_LIFETIME);
-                let code = self.region_code(region);
+                let code = self.node.region_code(region);
                 let text = match gone {
                     true => format!(
                         "the path: relay {code}, which reports that the node is not connected there"
@@ -185,8 +185,8 @@ impl Agent {
                     || short(node).eq_ignore_ascii_case(name)
             };
             match name.trim_matches(['[', ']']).parse::<IpAddr>() {
-                Ok(address) => self.map.node_at(address),
-                Err(_) => self.map.peers().find(has_name),
+                Ok(address) => self.node.map().node_at(address),
+                Err(_) => self.node.map().peers().find(has_name),
             }
         };
         by_name(target).or_else(|| by_name(target.rsplit_once(':')?.0))

@@ -9,7 +9,9 @@ mod tka;
 mod tunnel_pings;
 
 use std::{
+    cell::RefCell,
     path::PathBuf,
+    rc::Rc,
     sync::{Arc, Mutex},
 };
 
@@ -18,15 +20,19 @@ use serde_json::{Value, json};
 use tailnet::{
     control::messages::MapHead,
     disco::Disco,
-    keys::{DiscoKey, DiscoPublic, MachinePublic},
+    keys::{DiscoKey, DiscoPublic, MachinePublic, NodePublic},
     local::Status,
-    prefs::MaskedPrefs,
+    prefs::{MaskedPrefs, Prefs},
 };
 use tokio::sync::{Semaphore, oneshot, watch};
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::agent::{Folder, portmap::Wanted};
+use crate::agent::{
+    Folder,
+    machine::{ReadAddresses, ReadRoutes},
+    portmap::Wanted,
+};
 
 const KEY: NodePublic = NodePublic([1; 32]);
 const URL: &str = "https://control.example";
@@ -34,12 +40,20 @@ const URL: &str = "https://control.example";
 /// An agent and the other ends of its queues.
 struct Rig {
     agent: Agent,
+    access: Rc<Access>,
     folder: Arc<TempFolder>,
     relays: Received<derp::Command>,
     relay_server: LineSender<ToRelayServer>,
     from_control: mpsc::Receiver<(u32, control::Event)>,
     wanted: watch::Receiver<Wanted>,
     sessions: Arc<Mutex<Vec<Session>>>,
+}
+
+/// Replaces the access to the machine and to coordinators.
+struct Access {
+    addresses: RefCell<ReadAddresses>,
+    default_routes: RefCell<ReadRoutes>,
+    connect: RefCell<Box<Connect>>,
 }
 
 /// A temporary folder, removed on drop.
@@ -94,14 +108,16 @@ impl Rig {
             let commands = collect(commands);
             begun.lock().unwrap().push(Session { server_key, is_local, commands, events });
         };
+        let access = Rc::new(Access {
+            addresses: RefCell::new(Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()])),
+            default_routes: RefCell::new(Box::new(Default::default)),
+            connect: RefCell::new(Box::new(connect)),
+        });
+        let [addresses, routes, connect] = [0; 3].map(|_| access.clone());
         let agent = Agent::new(Parts {
             has_interface: false,
             address_ranges: Vec::new(),
-            state: StateFolder::new(Folder {
-                path: folder.0.clone(),
-                display: folder.0.clone(),
-                open: None,
-            }),
+            state: folder.state(),
             roots: Roots::default(),
             hook: None,
             plane: LineSender::new(),
@@ -112,15 +128,18 @@ impl Rig {
             check_results,
             port_mapping: PortMapping::new(want),
             writers: Arc::new(Writers::new(None)),
-            effects: Effects {
-                addresses: Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]),
-                default_routes: Box::new(Default::default),
-                connect: Box::new(connect),
-            },
+            machine: Machine::new(
+                Box::new(move |interface| (addresses.addresses.borrow())(interface)),
+                Box::new(move || (routes.default_routes.borrow())()),
+            ),
+            connect: Box::new(move |settings, commands, events| {
+                (connect.connect.borrow())(settings, commands, events)
+            }),
             clock,
         });
         Self {
             agent: agent.unwrap(),
+            access,
             folder,
             relays: collect(relay_commands),
             relay_server,
@@ -134,7 +153,7 @@ impl Rig {
     async fn joined(name: &str) -> Self {
         let rig = Self::new(name);
         let prefs = Prefs { control_url: URL.into(), want_running: true, ..Prefs::new() };
-        rig.agent.state.save("prefs.json", &prefs).unwrap();
+        rig.folder.state().save("prefs.json", &prefs).unwrap();
         rig.restarted().await
     }
 
@@ -233,6 +252,13 @@ impl Rig {
         let edits = MaskedPrefs::default().with(name, value);
         let set = self.request(|reply| Request::EditPrefs { edits, reply }).await;
         set.unwrap().unwrap();
+    }
+}
+
+impl TempFolder {
+    fn state(&self) -> StateFolder {
+        let path = self.0.clone();
+        StateFolder::new(Folder { path: path.clone(), display: path, open: None })
     }
 }
 

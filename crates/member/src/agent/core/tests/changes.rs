@@ -2,6 +2,7 @@
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
+use sys::netlink::DefaultRoute;
 use tailnet::{
     disco::{Disco, Message},
     ipc::{Activity, Incoming, Path},
@@ -31,7 +32,7 @@ async fn moved_default_route_counts_as_a_network_change() {
     let mut rig = Rig::joined("default-route").await;
     let device = Rc::new(Cell::new(2));
     let leads = device.clone();
-    rig.agent.effects.default_routes = Box::new(move || {
+    *rig.access.default_routes.borrow_mut() = Box::new(move || {
         let way = DefaultRoute { device: Some(leads.get()), gateway: None };
         [way, DefaultRoute::default()]
     });
@@ -62,7 +63,7 @@ async fn constantly_changing_network_is_checked_twice_a_second() {
     let mut rig = Rig::joined("looks").await;
     let looks = Rc::new(Cell::new(0));
     let count = looks.clone();
-    rig.agent.effects.default_routes = Box::new(move || {
+    *rig.access.default_routes.borrow_mut() = Box::new(move || {
         count.set(count.get() + 1);
         <[DefaultRoute; 2]>::default()
     });
@@ -84,9 +85,9 @@ async fn constantly_changing_network_is_checked_twice_a_second() {
 #[tokio::test]
 async fn nat64_addresses_are_used_only_towards_the_data_plane() {
     let mut rig = Rig::new("translated");
-    rig.agent.effects.addresses = Box::new(|_| vec!["2001:db8:1::2/64".parse().unwrap()]);
+    *rig.access.addresses.borrow_mut() = Box::new(|_| vec!["2001:db8:1::2/64".parse().unwrap()]);
     let prefs = Prefs { control_url: URL.into(), want_running: true, ..Prefs::new() };
-    rig.agent.prefs = prefs;
+    rig.agent.node.set_prefs(prefs, &mut Problems::default()).unwrap();
     rig.plane(hello(KEY)).await;
     let mut map = map_of(&[2]);
     // A peer without a relay is probed at its address at once.
@@ -120,7 +121,7 @@ async fn nat64_addresses_are_used_only_towards_the_data_plane() {
     // With an IPv4 address NAT64 is disabled, once the present check has ended.
     rig.pass(Duration::from_secs(10)).await;
     rig.plane_messages();
-    rig.agent.effects.addresses = Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]);
+    *rig.access.addresses.borrow_mut() = Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]);
     rig.plane(ToAgent::NetworkChanged).await;
     rig.pass(Duration::from_secs(1)).await;
     assert_eq!(stun_targets(&rig.plane_messages())[0], RELAY.parse().unwrap());
@@ -211,7 +212,8 @@ async fn path_survives_a_stall_of_seconds_but_not_a_minute_of_sleep() {
 async fn local_addresses_are_used_only_with_a_coordinator_on_this_machine() {
     for (url, is_allowed) in [(URL, false), ("http://127.0.0.1:8080", true)] {
         let mut rig = Rig::new(if is_allowed { "near" } else { "far" });
-        rig.agent.prefs = Prefs { control_url: url.into(), want_running: true, ..Prefs::new() };
+        let prefs = Prefs { control_url: url.into(), want_running: true, ..Prefs::new() };
+        rig.agent.node.set_prefs(prefs, &mut Problems::default()).unwrap();
         rig.plane(hello(KEY)).await;
         let mut map = map_of(&[2]);
         map["DERPMap"]["Regions"]["1"]["Nodes"][0]["IPv4"] = json!("127.0.0.1");

@@ -38,7 +38,7 @@ async fn peers_without_key_or_with_own_key_are_not_in_the_status() {
         peer["Key"] = json!(key);
         peer
     };
-    let own = rig.agent.own.key;
+    let own = rig.agent.node.key();
     let nonsense = [with_key(8, NodePublic::default()), with_key(9, own), json!({})];
     rig.map(json!({ "PeersChanged": nonsense })).await;
     let peers: Vec<i64> = rig.status().await.peer.values().map(|peer| peer.node_id).collect();
@@ -64,7 +64,7 @@ async fn flood_of_maps_updates_settings_at_intervals_and_for_the_last_map() {
     assert_eq!(of_peers(rig.plane_messages()), 0);
     rig.pass(took).await;
     assert_eq!(of_peers(rig.plane_messages()), 1);
-    assert_eq!(rig.agent.settings.peers.len(), 100);
+    assert_eq!(rig.agent.applied.settings().peers.len(), 100);
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn expired_key_needs_login_until_the_map_extends_it() {
     rig.pass(Duration::from_secs(20)).await;
     assert_eq!(rig.status().await.backend_state, State::NeedsLogin);
     assert_eq!(rig.health("has expired").await.len(), 1);
-    assert_eq!(rig.agent.settings.peers.len(), 1, "its peers remain");
+    assert_eq!(rig.agent.applied.settings().peers.len(), 1, "its peers remain");
     rig.map(json!({ "Node": expiring(600) })).await;
     rig.pass(Duration::from_secs(20)).await;
     assert_eq!(rig.status().await.backend_state, State::Running);
@@ -96,7 +96,6 @@ async fn expired_key_needs_login_until_the_map_extends_it() {
 async fn saved_map_of_another_node_key_is_not_used() {
     let mut rig = Rig::joined("other-key").await;
     rig.stream(map_of(&[2])).await;
-    rig.agent.save_map();
     let rig = rig.restarted().await;
     assert_eq!(peers(&rig.plane_messages()), [key(2)]);
     let file = rig.folder.0.join("map.json");

@@ -54,7 +54,7 @@ async fn first_map_is_saved_at_once_and_later_maps_after_a_delay() {
     assert_eq!(peers(&rig.plane_messages()), [key(2)], "the first map is saved at once");
     rig.stream(map_of(&[2])).await;
     rig.map(map_of(&[2, 3])).await;
-    rig.pass(SAVE_DELAY).await;
+    rig.pass(crate::agent::saved::SAVE_DELAY).await;
     let mut rig = rig.restarted().await;
     assert_eq!(peers(&rig.plane_messages()), [key(2), key(3)]);
     assert_eq!(rig.health("coordinator").await, Vec::<String>::new());
@@ -145,15 +145,18 @@ async fn server_key_is_stored_and_only_the_user_can_change_it() {
     rig.set("ServerKey", key(2).to_string()).await;
     assert_eq!((expected(&rig), count(&rig)), (key(2), 2), "another session");
     // Preferences from Tailscale's programs lack the server key.
-    let prefs = Box::new(Prefs { server_key: key(0), ..rig.agent.prefs.clone() });
+    let prefs = Box::new(Prefs { server_key: key(0), ..rig.agent.node.prefs().clone() });
     let options = StartOptions { update_prefs: Some(prefs), ..StartOptions::default() };
     rig.request(|reply| Request::Start { options, reply }).await.unwrap().unwrap();
-    assert_eq!(rig.agent.prefs.server_key, key(2));
+    assert_eq!(rig.agent.node.prefs().server_key, key(2));
 
     let edits = MaskedPrefs::default().with("ControlURL", "https://moved.example");
-    assert!(rig.agent.prefs.edited(&edits).unwrap().server_key.is_zero(), "another coordinator");
+    assert!(
+        rig.agent.node.prefs().edited(&edits).unwrap().server_key.is_zero(),
+        "another coordinator"
+    );
     let edits = edits.with("ServerKey", key(2).to_string());
-    assert_eq!(rig.agent.prefs.edited(&edits).unwrap().server_key, key(2));
+    assert_eq!(rig.agent.node.prefs().edited(&edits).unwrap().server_key, key(2));
 }
 
 /// The auth key in the last resume command, if there was one.

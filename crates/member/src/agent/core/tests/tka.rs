@@ -161,9 +161,10 @@ async fn node_joins_a_locked_network_and_gets_only_signed_peers() {
     let wrapped = &chain.0["Wrapped"][0];
     let mut coordinator = Coordinator::new(Behaviour::Good);
     let mut rig = Rig::new("lock-wire");
-    rig.agent.effects.connect = Box::new(connect(coordinator.network()));
-    rig.agent.prefs =
-        Prefs { control_url: URL.into(), want_running: true, ..rig.agent.prefs.clone() };
+    *rig.access.connect.borrow_mut() = Box::new(connect(coordinator.network()));
+    let prefs = rig.agent.node.prefs().clone();
+    let prefs = Prefs { control_url: URL.into(), want_running: true, ..prefs };
+    rig.agent.node.set_prefs(prefs, &mut Problems::default()).unwrap();
     rig.plane(hello(NodePublic::default())).await;
     let text = Zeroizing::new(wrapped["Text"].as_str().unwrap().to_owned());
     rig.agent.begin_login(Some(text));
@@ -216,7 +217,7 @@ async fn map_change_admits_only_peers_with_signed_keys() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-changes", &chain).await;
     let known = |rig: &Rig| -> Vec<NodePublic> {
-        rig.agent.settings.peers.iter().map(|peer| peer.key).collect()
+        rig.agent.applied.settings().peers.iter().map(|peer| peer.key).collect()
     };
     let (mut signed, mut other) = (node(52), node(53));
     signed["KeySignature"] = chain.signature("by a credential");
@@ -261,7 +262,8 @@ async fn coordinator_without_tka_head_admits_no_unsigned_peer() {
             assert!(rig.tka_request().await.is_none(), "not at once");
             rig.pass(Duration::from_secs(300)).await;
         }
-        let known: Vec<_> = rig.agent.settings.peers.iter().map(|peer| peer.key).collect();
+        let known: Vec<_> =
+            rig.agent.applied.settings().peers.iter().map(|peer| peer.key).collect();
         assert_eq!(known, [key(SIGNED)], "{values}");
         assert_eq!(rig.tka_status().await["Enabled"], true);
     }

@@ -8,51 +8,80 @@ use std::{
 use ipnet::IpNet;
 use sys::netlink::{DefaultRoute, Netlink};
 
-use super::core::Agent;
+use super::throttle::Throttle;
 
 /// The most endpoints that are announced.
 const MAX_ENDPOINTS: usize = 20;
 
 /// The shortest interval between two checks of the machine's network. A check reads all routes, and
 /// each route of thousands of peers triggers one.
-pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-impl Agent {
-    /// Checks the machine's network, if due.
-    pub fn check_network(&mut self) {
-        if self.network_check.is_due(self.clock.now) {
-            self.network_check.begin(self.clock.now);
-            self.network_changed();
+/// Reads the addresses of this machine with their prefix lengths, except those of one interface.
+pub(super) type ReadAddresses = Box<dyn Fn(u32) -> Vec<IpNet>>;
+/// Reads the default routes of this machine.
+pub(super) type ReadRoutes = Box<dyn Fn() -> [DefaultRoute; 2]>;
+
+/// This machine's addresses and default routes, and when they are read again.
+pub(super) struct Machine {
+    read_addresses: ReadAddresses,
+    read_routes: ReadRoutes,
+    /// The default routes at the last check.
+    routes: [DefaultRoute; 2],
+    checks: Throttle,
+}
+
+impl Machine {
+    pub fn new(read_addresses: ReadAddresses, read_routes: ReadRoutes) -> Self {
+        let (routes, checks) = (<[DefaultRoute; 2]>::default(), Throttle::new(CHECK_INTERVAL));
+        Self { read_addresses, read_routes, routes, checks }
+    }
+
+    /// The endpoints at `port`, except those of one interface.
+    pub fn endpoints(&self, interface: u32, port: u16) -> Vec<SocketAddr> {
+        reachable_at(&(self.read_addresses)(interface), port)
+    }
+
+    /// The networks to which this machine is connected, except those of one interface.
+    pub fn connected_networks(&self, interface: u32) -> Vec<IpNet> {
+        let mut addresses = (self.read_addresses)(interface);
+        addresses.retain(|net| !net.addr().is_loopback());
+        addresses
+    }
+
+    /// Reads the default routes. Returns whether they changed.
+    pub fn update_routes(&mut self) -> bool {
+        let routes = (self.read_routes)();
+        std::mem::replace(&mut self.routes, routes) != routes
+    }
+
+    /// Requests a check of the machine's network.
+    pub fn request_check(&mut self, now: Duration) {
+        self.checks.request(now);
+    }
+
+    /// The time of the next check.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.checks.due()
+    }
+
+    /// Whether a check starts now.
+    pub fn handle_timeout(&mut self, now: Duration) -> bool {
+        let is_due = self.checks.is_due(now);
+        if is_due {
+            self.checks.begin(now);
         }
+        is_due
     }
 
-    /// Compares addresses and default routes, because the routes of this node change as well.
-    pub fn network_changed(&mut self) {
-        self.mesh.network().port_mapping().check();
-        let (found, routes) = (self.local_endpoints(), (self.effects.default_routes)());
-        let moved = std::mem::replace(&mut self.default_routes, routes) != routes;
-        if !self.mesh.set_local(found, self.clock.now) && !moved {
-            return;
-        }
-        self.relays.network_changed();
-        self.reconnect();
-        self.mesh.handle_network_change(self.clock.now);
-        self.apply_settings();
-    }
-
-    fn local_endpoints(&self) -> Vec<SocketAddr> {
-        reachable_at(&(self.effects.addresses)(self.own.index), self.own.port)
-    }
-
-    /// Reads this machine's addresses again.
-    pub fn find_endpoints(&mut self) {
-        let found = self.local_endpoints();
-        self.mesh.set_local(found, self.clock.now);
+    /// Takes the time at which the event of `began` was handled.
+    pub fn handle_done(&mut self, began: Duration, now: Duration) {
+        self.checks.handle_done(began, now);
     }
 }
 
 /// The endpoints at these addresses and `port` that other machines may reach.
-pub(super) fn reachable_at(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
+fn reachable_at(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = addresses
         .iter()
         .map(IpNet::addr)
@@ -63,12 +92,6 @@ pub(super) fn reachable_at(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
     found.sort_by_key(|at| (at.is_ipv4(), *at));
     found.truncate(MAX_ENDPOINTS);
     found
-}
-
-/// The networks to which this machine is connected.
-pub(super) fn connected_networks(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
-    addresses.retain(|net| !net.addr().is_loopback());
-    addresses
 }
 
 /// This machine's addresses with their prefix lengths, except those of the interface `own`.
