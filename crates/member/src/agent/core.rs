@@ -40,7 +40,7 @@ use super::{
     state_folder::StateFolder,
     this_node::ThisNode,
     tka::Tka,
-    tunnel_pings::TunnelPings,
+    tunnel_pings::{self, TunnelPings},
 };
 
 /// A delay of a timer that indicates a stall of this process, for example while it reads a large
@@ -183,7 +183,13 @@ impl Agent {
             Input::Plane(message) => self.handle_plane(message).await,
             Input::Steward(message) => self.handle_steward(message),
             Input::StewardEnded => self.host.handle_steward_ended(&mut self.problems),
-            Input::RelayServer(message) => self.handle_relay_message(message),
+            Input::RelayServer(message) => {
+                let is_enabled = self.applied.settings().host.relay_server.is_some();
+                let (local, problems) = (self.mesh.network().local(), &mut self.problems);
+                let response =
+                    self.relay_process.handle_message(message, is_enabled, local, problems);
+                response.into_iter().for_each(|message| self.mesh.send(message));
+            }
             Input::RelayServerEnded => self.relay_process.stop(),
             Input::Control(session, event) => self.handle_control(session, event),
             Input::Relays(event) => self.handle_relays(event),
@@ -287,7 +293,10 @@ impl Agent {
                 self.node.set_port(port);
                 self.network_changed();
             }
-            ToAgent::TunnelPong(pong) => self.handle_pong(&pong),
+            ToAgent::TunnelPong(pong) => {
+                let output = self.tunnel_pings.handle_pong(&pong, self.clock.now);
+                self.apply_ping_output(output);
+            }
         }
     }
 
@@ -324,7 +333,10 @@ impl Agent {
                 if !relayed.wireguard.is_empty() {
                     self.plane.send(ToDataPlane::Relayed(relayed.wireguard));
                 }
-                relayed.requests.into_iter().for_each(|request| self.allocate(request));
+                for request in relayed.requests {
+                    let grants = &self.applied.settings().grants;
+                    self.relay_process.allocate(request, self.node.map(), grants);
+                }
             }
             derp::Event::Connected { region, .. } => {
                 self.problems.clear("relay");
@@ -483,6 +495,18 @@ impl Agent {
         }
         self.relays.flush().await;
         self.login.flush().await;
+    }
+
+    pub fn apply_ping_output(&mut self, output: Option<tunnel_pings::Output>) {
+        match output {
+            Some(tunnel_pings::Output::Ping(ping)) => {
+                self.plane.send(ToDataPlane::TunnelPing(ping));
+            }
+            Some(tunnel_pings::Output::Answer { url, over_noise, body }) => {
+                self.answer_ping(url, over_noise, body);
+            }
+            None => {}
+        }
     }
 
     async fn apply_mesh_output(&mut self, output: mesh::Output) {

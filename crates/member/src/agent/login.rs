@@ -321,7 +321,8 @@ impl Agent {
                     self.begin_login(key);
                 }
                 if let Some(ping) = head.ping_request {
-                    self.handle_ping_request(ping);
+                    let output = self.tunnel_pings.handle_request(&self.node, ping, self.clock.now);
+                    self.apply_ping_output(output);
                 }
             }
             Event::TkaResponse { number, answer } => {

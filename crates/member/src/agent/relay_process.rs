@@ -10,23 +10,25 @@ use std::{
 use getrandom::{SysRng, rand_core::UnwrapErr};
 use tailnet::{
     disco::{Message, RelayEndpoint},
+    filter::Grants,
     ipc::{
         Outgoing,
         peer_relay::{FromRelayServer, ToRelayServer},
     },
+    map::NetworkMap,
     messages::DerpMap,
     netcheck::{Families, Netcheck, Report},
     paths::{To, Transmit},
-    peer_relay::MAY_ALLOCATE,
+    peer_relay::{Allocation, MAY_ALLOCATE},
     scope::Scope,
     settings::has_capability,
 };
 
 use super::{
     check_tasks::CheckResult,
-    core::Agent,
     line::{LineSender, queue},
     mesh::AllocationRequest,
+    problems::Problems,
 };
 
 /// The most pending requests. The relay answers in microseconds.
@@ -142,74 +144,89 @@ impl RelayProcess {
         names
     }
 
-    fn send(&self, message: ToRelayServer) {
-        if let Some(line) = &self.line {
-            line.send(message);
-        }
-    }
-}
-
-impl Agent {
-    /// Handles a message of the relay process.
-    pub fn handle_relay_message(&mut self, message: FromRelayServer) {
+    /// Handles a message of the process. Returns the message to a peer that it causes. `local` are
+    /// this machine's addresses.
+    pub fn handle_message(
+        &mut self,
+        message: FromRelayServer,
+        is_enabled: bool,
+        local: &[SocketAddr],
+        problems: &mut Problems,
+    ) -> Option<Transmit> {
         match message {
             FromRelayServer::Ready { key, port } => {
-                if self.applied.settings().host.relay_server.is_some() {
+                if is_enabled {
                     tracing::info!(port, %key, "ready to relay for peers");
-                    self.relay_process.port = Some(port);
-                    self.problems.clear("peer relay");
+                    self.port = Some(port);
+                    problems.clear("peer relay");
                 }
+                None
             }
             FromRelayServer::Failed(why) => {
                 tracing::error!(why, "relaying for peers failed");
-                self.problems.set("peer relay", format!("relaying for peers failed: {why}"));
+                problems.set("peer relay", format!("relaying for peers failed: {why}"));
+                None
             }
             FromRelayServer::Allocated { id, endpoint } => {
-                let Some(request) = self.relay_process.pending.remove(&id) else { return };
-                let made = match endpoint {
-                    Ok(made) => made,
-                    Err(error) => return tracing::debug!(%error, peer = %request.peer, "relay"),
-                };
-                let addresses = self.relay_process.addresses(self.mesh.network().local());
-                if addresses.is_empty() {
-                    // The peer repeats its request after three seconds.
-                    return;
+                let request = self.pending.remove(&id)?;
+                match endpoint {
+                    Ok(endpoint) => self.response(&request, endpoint, local),
+                    Err(error) => {
+                        tracing::debug!(%error, peer = %request.peer, "relay");
+                        None
+                    }
                 }
-                let endpoint = Box::new(RelayEndpoint {
-                    server: made.server,
-                    clients: made.clients,
-                    lamport: made.lamport,
-                    vni: made.vni,
-                    bind_lifetime: made.bind_lifetime,
-                    steady_lifetime: made.steady_lifetime,
-                    addresses,
-                });
-                let generation = request.message.generation;
-                self.mesh.send(Transmit {
-                    to: To::Relay { region: request.region, peer: request.peer },
-                    disco: request.disco,
-                    message: Message::AllocateResponse { generation, endpoint },
-                });
             }
             FromRelayServer::Datagrams(datagrams) => {
                 for one in datagrams {
-                    self.relay_process.netcheck.handle_stun_response(&one.bytes, one.at);
+                    self.netcheck.handle_stun_response(&one.bytes, one.at);
                 }
+                None
             }
         }
     }
 
+    /// The response to a request. Without addresses there is none, and the peer repeats its request
+    /// after three seconds.
+    fn response(
+        &self,
+        request: &AllocationRequest,
+        allocated: Allocation,
+        local: &[SocketAddr],
+    ) -> Option<Transmit> {
+        let addresses = Some(self.addresses(local)).filter(|addresses| !addresses.is_empty())?;
+        let endpoint = Box::new(RelayEndpoint {
+            server: allocated.server,
+            clients: allocated.clients,
+            lamport: allocated.lamport,
+            vni: allocated.vni,
+            bind_lifetime: allocated.bind_lifetime,
+            steady_lifetime: allocated.steady_lifetime,
+            addresses,
+        });
+        let generation = request.message.generation;
+        Some(Transmit {
+            to: To::Relay { region: request.region, peer: request.peer },
+            disco: request.disco,
+            message: Message::AllocateResponse { generation, endpoint },
+        })
+    }
+
     /// Allocates an endpoint for a permitted peer that is one of its two clients.
-    pub fn allocate(&mut self, request: AllocationRequest) {
-        let peer = self.node.map().peer(&request.peer);
-        let may =
-            |(peer, own)| has_capability(peer, own, MAY_ALLOCATE, &self.applied.settings().grants);
-        if request.message.clients.contains(&request.disco)
-            && peer.zip(self.node.map().node()).is_some_and(may)
+    pub fn allocate(&mut self, request: AllocationRequest, map: &NetworkMap, grants: &Grants) {
+        let peer = map.peer(&request.peer);
+        let may = |(peer, own)| has_capability(peer, own, MAY_ALLOCATE, grants);
+        if request.message.clients.contains(&request.disco) && peer.zip(map.node()).is_some_and(may)
         {
-            self.relay_process.request_endpoint(request);
+            self.request_endpoint(request);
         } else {
             tracing::debug!(peer = %request.peer, "a peer requested a relay endpoint without permission");
+        }
+    }
+
+    fn send(&self, message: ToRelayServer) {
+        if let Some(line) = &self.line {
+            line.send(message);
         }
     }
 }

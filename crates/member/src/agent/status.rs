@@ -353,8 +353,10 @@ impl Agent {
             }
         };
         if kind == PingKind::Tsmp {
-            self.ping_through_tunnel(ip, waiting, PingRequester::Program(reply));
-            return;
+            let requester = PingRequester::Program(reply);
+            let now = self.clock.now;
+            let output = self.tunnel_pings.ping(&self.node, ip, waiting, requester, now);
+            return self.apply_ping_output(output);
         }
         let regions = self.node.map().derp_map().regions.iter().flatten();
         let code = |(id, region): (&u16, &Option<tailnet::messages::DerpRegion>)| {

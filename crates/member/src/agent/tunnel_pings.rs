@@ -13,14 +13,9 @@ use getrandom::{
     rand_core::{Rng as _, UnwrapErr},
 };
 use serde_json::json;
-use tailnet::{
-    control::messages::PingRequest,
-    ipc::{ToDataPlane, TunnelPing},
-    local::PingResult,
-    tsmp::Token,
-};
+use tailnet::{control::messages::PingRequest, ipc::TunnelPing, local::PingResult, tsmp::Token};
 
-use super::{core::Agent, local_api::Reply};
+use super::{local_api::Reply, this_node::ThisNode};
 
 /// The coordinator's name for these pings (`tailcfg.PingTSMP`).
 const KIND: &str = "TSMP";
@@ -70,6 +65,50 @@ impl TunnelPings {
         self.0.remove(&pong.token)
     }
 
+    /// Pings the peer that `result` names.
+    pub fn ping(
+        &mut self,
+        node: &ThisNode,
+        to: IpAddr,
+        result: PingResult,
+        requester: PingRequester,
+        now: Duration,
+    ) -> Option<Output> {
+        let own = node.map().node().into_iter().flat_map(|own| &own.addresses);
+        let mut own = own.map(|net| net.addr());
+        let Some(from) = own.find(|own| own.is_ipv4() == to.is_ipv4()) else {
+            let err = "this node does not have an address of that family".to_owned();
+            return requester.finish(PingResult { err, ..result });
+        };
+        let token = self.add(PendingPing { requester, result, to, sent: now });
+        Some(Output::Ping(TunnelPing { from, to, token }))
+    }
+
+    pub fn handle_pong(&mut self, pong: &TunnelPing, now: Duration) -> Option<Output> {
+        let PendingPing { requester, mut result, sent, .. } = self.take(pong)?;
+        result.latency_seconds = now.saturating_sub(sent).as_secs_f64();
+        requester.finish(result)
+    }
+
+    /// Handles a ping request of the coordinator. Other kinds of ping are ignored.
+    pub fn handle_request(
+        &mut self,
+        node: &ThisNode,
+        ping: PingRequest,
+        now: Duration,
+    ) -> Option<Output> {
+        let PingRequest { url, over_noise, types, ip } = ping;
+        let (true, Ok(to)) = (types.split(',').any(|kind| kind == KIND), ip.parse()) else {
+            tracing::debug!(types, ip, "an unsupported ping request");
+            return None;
+        };
+        let requester = PingRequester::Coordinator { url, over_noise };
+        match node.ping_target(to) {
+            Ok((_, result)) => self.ping(node, to, result, requester, now),
+            Err(result) => requester.finish(*result),
+        }
+    }
+
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.0.values().map(|waiting| waiting.sent + PING_TIMEOUT).min()
     }
@@ -88,56 +127,27 @@ impl PendingPing {
     }
 }
 
-impl Agent {
-    /// Pings the peer that `result` names.
-    pub fn ping_through_tunnel(
-        &mut self,
-        to: IpAddr,
-        result: PingResult,
-        requester: PingRequester,
-    ) {
-        let own =
-            self.node.map().node().into_iter().flat_map(|own| &own.addresses).map(|net| net.addr());
-        let Some(from) = own.into_iter().find(|own| own.is_ipv4() == to.is_ipv4()) else {
-            let err = "this node does not have an address of that family".to_owned();
-            self.send_ping_result(requester, PingResult { err, ..result });
-            return;
-        };
-        let sent = self.clock.now;
-        let token = self.tunnel_pings.add(PendingPing { requester, result, to, sent });
-        self.plane.send(ToDataPlane::TunnelPing(TunnelPing { from, to, token }));
-    }
+/// What the agent must send.
+pub(super) enum Output {
+    /// A ping, by the data plane.
+    Ping(TunnelPing),
+    /// The result of a ping, to the coordinator.
+    Answer { url: String, over_noise: bool, body: Vec<u8> },
+}
 
-    pub fn handle_pong(&mut self, pong: &TunnelPing) {
-        if let Some(PendingPing { requester, mut result, sent, .. }) = self.tunnel_pings.take(pong)
-        {
-            result.latency_seconds = self.clock.now.saturating_sub(sent).as_secs_f64();
-            self.send_ping_result(requester, result);
-        }
-    }
-
-    /// Handles a ping request of the coordinator. Other kinds of ping are ignored.
-    pub fn handle_ping_request(&mut self, ping: PingRequest) {
-        let PingRequest { url, over_noise, types, ip } = ping;
-        let (true, Ok(to)) = (types.split(',').any(|kind| kind == KIND), ip.parse()) else {
-            tracing::debug!(types, ip, "an unsupported ping request");
-            return;
-        };
-        let requester = PingRequester::Coordinator { url, over_noise };
-        match self.node.ping_target(to) {
-            Ok((_, result)) => self.ping_through_tunnel(to, result, requester),
-            Err(result) => self.send_ping_result(requester, *result),
-        }
-    }
-
-    fn send_ping_result(&mut self, requester: PingRequester, result: PingResult) {
-        match requester {
-            // The program may be gone.
-            PingRequester::Program(reply) => drop(reply.send(Ok(result))),
-            PingRequester::Coordinator { url, over_noise } => {
+impl PingRequester {
+    /// Sends a result to a program, or returns it for the coordinator.
+    fn finish(self, result: PingResult) -> Option<Output> {
+        match self {
+            Self::Program(reply) => {
+                // The program may be gone.
+                let _ = reply.send(Ok(result));
+                None
+            }
+            Self::Coordinator { url, over_noise } => {
                 let mut body = json!(result);
                 body["Type"] = json!(KIND);
-                self.answer_ping(url, over_noise, body.to_string().into_bytes());
+                Some(Output::Answer { url, over_noise, body: body.to_string().into_bytes() })
             }
         }
     }

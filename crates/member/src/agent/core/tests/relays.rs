@@ -100,12 +100,9 @@ async fn permitted_peer_allocates_a_relay_endpoint_only_for_itself() {
         let clients = clients.map(|id| DiscoPublic([id; 32]));
         let request = AllocateRequest { clients, generation: 1 };
         let disco = DiscoPublic([peer; 32]);
-        rig.agent.allocate(AllocationRequest {
-            region: 1,
-            peer: key(peer),
-            disco,
-            message: request,
-        });
+        let Agent { relay_process, node, applied, .. } = &mut rig.agent;
+        let request = AllocationRequest { region: 1, peer: key(peer), disco, message: request };
+        relay_process.allocate(request, node.map(), &applied.settings().grants);
         let messages = std::iter::from_fn(|| rig.relay_server.poll());
         messages.filter(|message| matches!(message, ToRelayServer::Allocate { .. })).count()
     };
