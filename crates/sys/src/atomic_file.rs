@@ -1,5 +1,5 @@
-//! Files that are whole at every moment, whenever the process or the machine ends, and that no other user
-//! reads.
+//! Replaces files atomically, so that they are complete after a crash of the process or the
+//! machine. Other users cannot read them.
 
 use std::{
     ffi::OsString,
@@ -14,20 +14,20 @@ use nix::{
     sys::stat::{Mode, umask},
 };
 
-/// What users other than a file's owner and its group may do.
-const OTHERS: u32 = 0o007;
-/// What those of its group may do, too.
+/// The mode bits of users other than a file's owner and group.
+const WORLD: u32 = 0o007;
+/// The mode bits of all users except a file's owner.
 const ALL_BUT_OWNER: u32 = 0o077;
 
-/// Replaces a file, or makes it, for its owner alone to read and write: the text goes into
-/// `PATH.new` beside it, to the disk, and takes its name.
+/// Replaces or creates a file that only its owner may read and write. The text is written to
+/// `PATH.new`, synced to the disk, and renamed.
 ///
 /// # Errors
-/// The file is as it was; a `PATH.new` may be left, which the next time removes.
+/// The file is unchanged. A `PATH.new` may be left, which the next call removes.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut new = OsString::from(path);
     new.push(".new");
-    // Whoever may read a former one, or had it lead elsewhere, does not get this one.
+    // The mode of an existing file, or a symbolic link, must not reveal the text to other users.
     remove(Path::new(&new))?;
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(&new)?;
@@ -36,7 +36,7 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// Removes a file, which may not be there.
+/// Removes a file if it exists.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -44,22 +44,22 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Has all files and folders that the process makes from now on be for its own user alone.
+/// Makes all files and folders that the process creates later private to its user.
 pub fn set_private_umask() {
     umask(Mode::from_bits_truncate(ALL_BUT_OWNER));
 }
 
-/// Makes a file private to its owner if any user may access it, and returns its former mode. Files for a
-/// group, links and folders stay unchanged.
+/// Makes a file private to its owner if every user may access it, and returns its previous mode.
+/// Files for a group, links and folders are not changed.
 ///
 /// # Errors
-/// It stays as it was.
+/// The file is unchanged.
 pub fn make_private(path: &Path) -> io::Result<Option<u32>> {
-    let is_open = |file: &fs::Metadata| file.is_file() && file.mode() & OTHERS != 0;
+    let is_open = |file: &fs::Metadata| file.is_file() && file.mode() & WORLD != 0;
     if !is_open(&fs::symlink_metadata(path)?) {
         return Ok(None);
     }
-    // Not another file by now, which a link would lead to.
+    // `O_NOFOLLOW` prevents a race with a replacement by a link.
     let mut options = fs::OpenOptions::new();
     let file = options.read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path)?;
     let found = file.metadata()?;
@@ -71,10 +71,11 @@ pub fn make_private(path: &Path) -> io::Result<Option<u32>> {
     Ok(Some(mode))
 }
 
-/// The mode of a file that any user may access: by its own mode, and those of the folders on the way to it.
+/// The mode of a file that every user may access, according to the modes of the file and its
+/// parent folders. `None` otherwise.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// The modes cannot be read.
 pub fn world_access_mode(path: &Path) -> io::Result<Option<u32>> {
     let path = path.canonicalize()?;
     let mode = fs::metadata(&path)?.mode() & 0o7777;
@@ -82,7 +83,7 @@ pub fn world_access_mode(path: &Path) -> io::Result<Option<u32>> {
     let mut folders = path.ancestors().skip(1).map(may_enter);
     let leads_there =
         folders.try_fold(true, |all, one: io::Result<bool>| Ok::<_, io::Error>(all & one?))?;
-    Ok((mode & OTHERS != 0 && leads_there).then_some(mode))
+    Ok((mode & WORLD != 0 && leads_there).then_some(mode))
 }
 
 #[cfg(test)]
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_for_all_becomes_its_owners_and_one_for_a_group_stays() {
+    fn world_accessible_file_becomes_private_but_a_group_file_is_unchanged() {
         let folder = folder("private");
         let (file, link) = (folder.join("store"), folder.join("link"));
         fs::write(&file, "secret").unwrap();
@@ -115,7 +116,7 @@ mod tests {
             [(0o644, Some(0o644), 0o600), (0o666, Some(0o666), 0o600), (0o640, None, 0o640)]
         {
             set_mode(&file, before);
-            assert_eq!(make_private(&link).unwrap(), None, "a link is none of the files");
+            assert_eq!(make_private(&link).unwrap(), None, "links are not changed");
             assert_eq!(make_private(&file).unwrap(), made);
             assert_eq!(mode(&file), after);
         }
@@ -125,11 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_for_all_if_its_mode_and_its_folders_let_all_read_it() {
+    fn file_is_world_accessible_if_its_mode_and_its_folders_permit_it() {
         let folder = folder("for-all");
         let file = folder.join("server.toml");
         fs::write(&file, "").unwrap();
-        for (of_folder, of_file, wanted) in [
+        for (of_folder, of_file, expected) in [
             (0o755, 0o644, Some(0o644)),
             (0o711, 0o604, Some(0o604)),
             (0o755, 0o640, None),
@@ -137,22 +138,22 @@ mod tests {
         ] {
             set_mode(&folder, of_folder);
             set_mode(&file, of_file);
-            assert_eq!(world_access_mode(&file).unwrap(), wanted, "{of_folder:o} {of_file:o}");
+            assert_eq!(world_access_mode(&file).unwrap(), expected, "{of_folder:o} {of_file:o}");
         }
         fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
-    fn a_file_is_replaced_by_another_that_only_its_owner_reads() {
+    fn replaced_file_is_new_and_private() {
         let folder = folder("whole-file");
         let (path, new) = (folder.join("wg0.conf"), folder.join("wg0.conf.new"));
-        fs::write(&path, "former, and longer").unwrap();
+        fs::write(&path, "previous, and longer").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let former = fs::File::open(&path).unwrap();
+        let previous = fs::File::open(&path).unwrap();
 
         fs::create_dir(&new).unwrap();
         replace(&path, "text").unwrap_err();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "former, and longer");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "previous, and longer");
         fs::remove_dir(&new).unwrap();
         fs::write(&new, "left").unwrap();
         fs::set_permissions(&new, fs::Permissions::from_mode(0o644)).unwrap();
@@ -161,8 +162,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert!(!new.exists());
-        // Who reads the former one goes on reading it: nothing was written into it.
-        assert_eq!(io::read_to_string(former).unwrap(), "former, and longer");
+        // The contents of the old file, which is still open, are unchanged.
+        assert_eq!(io::read_to_string(previous).unwrap(), "previous, and longer");
 
         remove(&path).unwrap();
         assert!(!path.exists());

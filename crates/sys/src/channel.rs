@@ -1,5 +1,5 @@
-//! The socket pair between a peer and its helper process. Messages keep their boundaries, and each
-//! may carry one file descriptor.
+//! The socket pair between a peer and its helper process. It preserves message boundaries, and
+//! each message may contain one file descriptor.
 #![expect(unsafe_code, reason = "file descriptors received over a socket")]
 
 use std::{
@@ -16,8 +16,8 @@ use nix::{
     },
 };
 
-/// One end of a socket pair that keeps the boundaries of its packets. Every process that has a copy
-/// of an end keeps it open.
+/// One end of a socket pair with message boundaries. An end is open until all processes have
+/// closed their copies of it.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
@@ -25,16 +25,17 @@ impl Channel {
     /// Both ends.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The file descriptors are exhausted.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (one, other) = pair()?;
         Ok((Self(one), Self(other)))
     }
 
-    /// Sends a packet. Waits for room, unless [`Channel::set_nonblocking`] was called.
+    /// Sends a packet. If the buffer is full, it waits, unless [`Channel::set_nonblocking`] was
+    /// called.
     ///
     /// # Errors
-    /// The other end is closed; or there is no room, and it does not wait.
+    /// The other end is closed, or the buffer is full and the channel is non-blocking.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         send(self.0.as_fd(), packet, None)
     }
@@ -47,7 +48,7 @@ impl Channel {
         send(self.0.as_fd(), packet, Some(descriptor))
     }
 
-    /// Receives a packet, and the descriptor that came with it.
+    /// Receives a packet and its descriptor.
     ///
     /// # Errors
     /// As [`Channel::receive`].
@@ -55,11 +56,11 @@ impl Channel {
         receive(self.0.as_fd(), buffer)
     }
 
-    /// Receives a packet, truncated where it is longer than `buffer`. Returns its length, 0 when
-    /// the other end is closed.
+    /// Receives a packet, truncated if it is longer than `buffer`. Returns its length, 0 if the
+    /// other end is closed.
     ///
     /// # Errors
-    /// There is none, and it does not wait.
+    /// The channel is non-blocking, and no packet is available.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match recv(self.0.as_raw_fd(), buffer, MsgFlags::empty()) {
@@ -69,7 +70,7 @@ impl Channel {
         }
     }
 
-    /// Waits for nothing from now on, in any process that has this end.
+    /// Makes this end non-blocking, in all processes that have copies of it.
     ///
     /// # Errors
     /// The kernel refused.
@@ -103,7 +104,7 @@ impl AsRawFd for Channel {
     }
 }
 
-/// The most descriptors in one message (kernel `SCM_MAX_FD`).
+/// The maximum number of descriptors in one message (kernel `SCM_MAX_FD`).
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
 
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -128,8 +129,8 @@ pub(crate) fn send(
     }
 }
 
-/// Receives a message into `buffer`, truncated where it is longer. Returns its length, 0 when the
-/// other end is closed, and the first descriptor that came with it; any others are closed.
+/// Receives a message into `buffer`, truncated if it is longer. Returns its length, 0 if the other
+/// end is closed, and its first descriptor. Further descriptors are closed.
 pub(crate) fn receive(
     channel: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -146,8 +147,8 @@ pub(crate) fn receive(
     let mut fds = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(more) = control {
-            // SAFETY: the kernel has just created these descriptors in this process, and nothing
-            // else owns them.
+            // SAFETY: the kernel has just created these descriptors in this process, so they are
+            // not owned yet.
             fds.extend(more.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }

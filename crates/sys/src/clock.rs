@@ -1,16 +1,17 @@
-//! Where `now` comes from, which protocol code takes as an argument.
+//! The sources of the time `now`, which protocol code takes as an argument.
 #![expect(unsafe_code, reason = "the adjtimex call")]
 
 use std::{mem::MaybeUninit, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The time since boot, including the time asleep: a keypair must age while the laptop is shut.
+/// The time since boot, including suspension: a keypair must expire while the machine is
+/// suspended.
 pub fn boottime() -> Duration {
     read(ClockId::CLOCK_BOOTTIME)
 }
 
-/// The same in nanoseconds.
+/// The time since boot in nanoseconds.
 pub fn boottime_nanos() -> u64 {
     u64::try_from(boottime().as_nanos()).expect("a machine is not up for 584 years")
 }
@@ -20,21 +21,21 @@ pub fn wall() -> Duration {
     read(ClockId::CLOCK_REALTIME)
 }
 
-/// The processor time that the calling thread has used.
+/// The processor time used by the calling thread.
 pub fn thread_time() -> Duration {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// The processor time that all threads of the process have used.
+/// The processor time used by all threads of the process.
 pub fn process_time() -> Duration {
     read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Whether the wall clock is kept synchronised (NTP, a hypervisor), as far as the kernel knows
+/// Whether the wall clock is synchronised (by NTP or a hypervisor) according to the kernel
 /// (adjtimex(2)); `None` if the call fails.
 pub fn is_synchronised() -> Option<bool> {
     let mut timex = MaybeUninit::<libc::timex>::zeroed();
-    // SAFETY: adjtimex reads and writes one timex; all zeros are valid and change nothing.
+    // SAFETY: adjtimex reads and writes one timex. All zeros are valid and do not change settings.
     let state = unsafe { libc::adjtimex(timex.as_mut_ptr()) };
     (state >= 0).then_some(state != libc::TIME_ERROR)
 }
@@ -52,14 +53,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boottime_does_not_step_back_and_the_wall_clock_is_past_2020() {
+    fn boottime_is_monotonic_and_the_wall_clock_is_past_2020() {
         let first = boottime_nanos();
         assert!(first > 0 && boottime_nanos() >= first);
         assert!(wall() > Duration::from_hours(24 * 365 * 50));
     }
 
     #[test]
-    fn the_kernel_tells_whether_the_clock_is_synchronised() {
+    fn kernel_reports_whether_the_clock_is_synchronised() {
         assert!(is_synchronised().is_some());
     }
 }

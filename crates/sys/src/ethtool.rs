@@ -15,15 +15,15 @@ const GSTRINGS: u32 = 0x1b;
 const GSSET_INFO: u32 = 0x37;
 const GFEATURES: u32 = 0x3a;
 const SFEATURES: u32 = 0x3b;
-/// `ETH_SS_FEATURES`, the set of strings that names features.
+/// `ETH_SS_FEATURES`, the set of feature names.
 const FEATURE_NAMES: u32 = 4;
-/// `ETH_GSTRING_LEN`: bytes of one name.
+/// `ETH_GSTRING_LEN`, the length of a name in bytes.
 const NAME_LEN: usize = 32;
 /// 32-bit words of `struct ethtool_drvinfo`.
 const DRVINFO_WORDS: usize = 49;
-/// 32-bit words of the fixed part of a request for features.
+/// 32-bit words of the header of a feature request.
 const HEADER: usize = 2;
-/// Bits of features in a block.
+/// Features per block.
 const BLOCK: usize = u32::BITS as usize;
 
 /// The feature that coalesces forwarded UDP (Linux 5.12).
@@ -32,14 +32,14 @@ pub const UDP_FORWARDING: &str = "rx-udp-gro-forwarding";
 /// One feature of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feature {
-    /// Whether it is on.
+    /// Whether it is enabled.
     pub active: bool,
     /// Whether it can be changed.
     pub changeable: bool,
 }
 
 impl Feature {
-    /// Whether it is off and can be switched on.
+    /// Whether it is disabled and can be enabled.
     pub fn is_switched_off(self) -> bool {
         self.changeable && !self.active
     }
@@ -57,22 +57,22 @@ pub struct Driver {
 /// The driver of a device.
 ///
 /// # Errors
-/// `EOPNOTSUPP` if the driver does not implement it, `ENODEV` if there is no such device.
+/// `EOPNOTSUPP` if the driver does not implement this, `ENODEV` if the device does not exist.
 pub fn driver(device: &str) -> io::Result<Driver> {
     let mut words = vec![0; DRVINFO_WORDS];
     words[0] = GDRVINFO;
     call(device, &mut words)?;
     let bytes = bytes_of(&words[1..]);
-    // Driver, its version, firmware version.
+    // Driver name, driver version, firmware version.
     let text = |index: usize| text_of(&bytes[index * NAME_LEN..][..NAME_LEN]);
     Ok(Driver { name: text(0), firmware: text(2) })
 }
 
-/// All features of a device by the kernel's names, as `ethtool -K` takes them: `rx-gro`,
+/// All features of a device by their kernel names, which `ethtool -K` accepts: `rx-gro`,
 /// `tx-udp-segmentation`.
 ///
 /// # Errors
-/// `ENODEV` if there is no such device.
+/// `ENODEV` if the device does not exist.
 pub fn features(device: &str) -> io::Result<BTreeMap<String, Feature>> {
     let names = names(device)?;
     let mut words = vec![0; HEADER + 4 * names.len().div_ceil(BLOCK)];
@@ -89,7 +89,7 @@ pub fn features(device: &str) -> io::Result<BTreeMap<String, Feature>> {
     Ok(features.filter(|(name, _)| !name.is_empty()).collect())
 }
 
-/// Switches a feature of a device on or off.
+/// Enables or disables a feature of a device.
 ///
 /// # Errors
 /// `EOPNOTSUPP` if the device did not change it, `EPERM` without `CAP_NET_ADMIN`.
@@ -100,7 +100,7 @@ pub fn set_feature(device: &str, feature: &str, on: bool) -> io::Result<()> {
     let mut words = vec![0; HEADER + 2 * names.len().div_ceil(BLOCK)];
     words[0] = SFEATURES;
     words[1] = names.len().div_ceil(BLOCK) as u32;
-    // The bits to change, and their new values.
+    // The changed bits and their new values.
     let block = HEADER + 2 * (index / BLOCK);
     words[block] = 1 << (index % BLOCK);
     words[block + 1] = u32::from(on) << (index % BLOCK);
@@ -113,7 +113,7 @@ pub fn set_feature(device: &str, feature: &str, on: bool) -> io::Result<()> {
 
 /// The names of all features, in the order of their bits.
 fn names(device: &str) -> io::Result<Vec<String>> {
-    // Command, reserved, a 64-bit mask of sets, and the size of the one.
+    // Command, reserved field, 64-bit mask of sets, and the size of the one requested set.
     let mut info = [GSSET_INFO, 0, 0, 0, 0];
     let mask = (1u64 << FEATURE_NAMES).to_ne_bytes();
     info[2] = u32::from_ne_bytes([mask[0], mask[1], mask[2], mask[3]]);
@@ -126,10 +126,10 @@ fn names(device: &str) -> io::Result<Vec<String>> {
     Ok(bytes_of(&words[3..]).chunks(NAME_LEN).map(text_of).collect())
 }
 
-/// Makes one request, whose command is the first word.
+/// Makes one request. The first word is the command.
 ///
-/// `words` must have room for everything that the kernel writes for that command. For names that is
-/// as many as it has just reported; the number of features is fixed when a kernel is built.
+/// `words` must have room for all output of that command. For names, this is the reported number.
+/// The number of features is a constant of each kernel build.
 fn call(device: &str, words: &mut [u32]) -> io::Result<()> {
     let mut ifr_name = [0; libc::IFNAMSIZ];
     if device.len() >= ifr_name.len() {
@@ -141,8 +141,8 @@ fn call(device: &str, words: &mut [u32]) -> io::Result<()> {
     let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: words.as_mut_ptr().cast() };
     let mut request = libc::ifreq { ifr_name, ifr_ifru };
     let fd = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    // SAFETY: SIOCETHTOOL reads the ifreq, and reads and writes the words it points at,
-    // which have the room that the command takes: each caller ensures that.
+    // SAFETY: SIOCETHTOOL reads the ifreq, and reads and writes the words at its pointer. Each
+    // caller ensures that these have enough room for the command.
     let called = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     Ok(Errno::result(called).map(drop)?)
 }
@@ -164,7 +164,7 @@ mod tests {
     use crate::{testing::in_namespace, tun::Tun};
 
     #[test]
-    fn a_tun_reports_its_driver_and_its_features_and_one_can_be_switched() {
+    fn driver_and_features_of_a_tun_are_listed_and_can_be_changed() {
         in_namespace(|_| {
             let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
             assert_eq!(driver(&info.name).unwrap().name, "tun");
@@ -172,7 +172,7 @@ mod tests {
                 set_feature(&info.name, "rx-gro", on).unwrap();
                 let features = features(&info.name).unwrap();
                 assert_eq!(features["rx-gro"], Feature { active: on, changeable: true });
-                // Bits before and after it, and in another block.
+                // Features with bits before and after it, and in another block.
                 assert!(features["tx-generic-segmentation"].active);
                 assert!(!features["rx-gro-list"].active);
             }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feature_that_cannot_change_and_an_absent_device_are_refused() {
+    fn fixed_feature_and_missing_device_are_errors() {
         in_namespace(|_| {
             let errno = |result: io::Result<()>| crate::errno::errno(&result.unwrap_err());
             let unknown = set_feature("lo", "rx-gro-sideways", true);

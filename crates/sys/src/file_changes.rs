@@ -1,7 +1,7 @@
-//! Tells that a file was written or replaced.
+//! Reports that a file was written or replaced.
 //!
-//! Who replaces a file is seen in its folder, and in the folder that it is a link to. Who writes into
-//! one that was mounted there is seen in neither, but at the file itself.
+//! A replacement is visible in the folder of the file, or in that of a link's target. A write into
+//! a mounted file is visible only at the file itself. Therefore all three are watched.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use nix::{
     sys::inotify::{AddWatchFlags, InitFlags, Inotify},
 };
 
-/// Events of a folder when a file in it has other contents.
+/// Events of a folder after the contents of a file in it changed.
 const EVENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_CREATE)
     .union(AddWatchFlags::IN_DELETE)
@@ -25,17 +25,17 @@ const EVENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
 
 use crate::watch::unless_exhausted;
 
-/// Reports changes in the folders of the files.
+/// Monitors files and their folders.
 #[derive(Debug)]
 pub struct FileChanges {
     /// `None` if the user has reached a limit of inotify.
     inotify: Option<Inotify>,
-    /// The files', in whatever folder.
+    /// The file names, without their folders.
     names: BTreeSet<OsString>,
 }
 
 impl FileChanges {
-    /// Watches these files, as far as there are such folders.
+    /// Watches these files if their folders exist.
     ///
     /// # Errors
     /// The kernel is out of memory.
@@ -62,8 +62,8 @@ impl FileChanges {
         Ok(inotify)
     }
 
-    /// Readable when [`Self::has_changed`] has events to read. `None` if changes are not reported, and the caller
-    /// has to poll the files.
+    /// Readable when [`Self::has_changed`] has events to read. `None` if inotify is not available,
+    /// so that the caller must poll the files.
     pub fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(AsFd::as_fd)
     }
@@ -98,8 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_written_or_replaced_changes_behind_a_link_too_and_its_neighbours_do_not_matter()
-     {
+    fn only_changes_of_the_files_and_their_link_targets_are_reported() {
         let folder = std::env::temp_dir().join(format!("linerate-changes-{}", std::process::id()));
         fs::create_dir_all(folder.join("real")).unwrap();
         let (file, other) = (folder.join("real/file"), folder.join("real/file.new"));
@@ -111,7 +110,7 @@ mod tests {
         assert!(!changes.has_changed().unwrap());
         fs::write(&file, "a").unwrap();
         assert!(changes.has_changed().unwrap());
-        assert!(!changes.has_changed().unwrap(), "it is told once");
+        assert!(!changes.has_changed().unwrap(), "a change is reported once");
         fs::write(&other, "b").unwrap();
         assert!(!changes.has_changed().unwrap());
         fs::rename(&other, &file).unwrap();

@@ -1,32 +1,33 @@
-//! Floor 1: every Linux system call. It implements the half-traits of `packet` over a TUN device
-//! and UDP sockets, and wraps what else a running peer needs from the kernel.
+//! Floor 1: all Linux system calls. It implements the half-traits of `packet` over a TUN device
+//! and UDP sockets, and wraps the other system calls of a running peer.
 //!
 //! ```text
-//!   tun      TunRecv, TunSend            <- the IP side
-//!   udp      UdpReceiver, UdpSender      <- the UDP side
-//!   netlink  links, addresses, routes, rules; Monitor for their changes
-//!   ethtool  features and driver of a network device
-//!   probe    tests which offloads work
-//!   namespace  a private network namespace, and sockets in it
-//!   process  start in the background, privileges, sandbox, signals
-//!   resolve  addresses of host names
-//!   splice   relays bytes between sockets without copying them
-//!   offload  which of the kernel's offloads are used, and which it refused
-//!   opened   a file and the folder that it is in
-//!   silence  for how long nothing has come over a TCP connection
-//!   unsent   how much of a TCP stream waits in the kernel
-//!   unix     a listening Unix socket that only its user may open
-//!   channel  a socket pair that keeps the boundaries of its packets
-//!   socket_file  the file of one, which is removed with it
-//!   atomic_file   a file that is replaced as a whole
-//!   watch    waits until a file is deleted or replaced
-//!   file_changes  tells that a file was written or replaced
-//!   errno    error numbers, for all crates above
-//!   poll, wake, clock, time              waiting, and the time
+//!   tun          TunRecv, TunSend            <- the IP side
+//!   udp          UdpReceiver, UdpSender      <- the UDP side
+//!   netlink      links, addresses, routes, rules, and monitors of their changes
+//!   ethtool      features and driver of a network device
+//!   probe        tests of offloads
+//!   namespace    a private network namespace, and sockets in it
+//!   process      start in the background, privileges, sandbox, signals
+//!   resolve      addresses of host names
+//!   splice       relays bytes between sockets without copying them
+//!   offload      the state of the kernel's offloads
+//!   opened_file  a file and its folder
+//!   tcp_idle     the time since data last arrived over a TCP connection
+//!   keepalive    TCP keepalive
+//!   unsent       limits the unsent data of a TCP connection
+//!   unix         a listening Unix socket that only its user may open
+//!   channel      a socket pair with message boundaries
+//!   socket_file  the file of a Unix socket, removed with it
+//!   atomic_file  replaces files atomically
+//!   watch        waits until a file is deleted or replaced
+//!   file_changes reports that a file was written or replaced
+//!   errno        error numbers, for all crates above
+//!   poll, wake, clock, time                  waiting, and the time
 //! ```
 //!
-//! Everything that waits does so on file descriptors: a receiving half is ended by its waker, and
-//! what a main thread waits for is `AsFd`, for [`poll::readable`].
+//! All waits are on file descriptors. A waker ends the wait of a receiving half, and the event
+//! sources of a main thread implement `AsFd`, for [`poll::readable`].
 //!
 //! Unsafe code is in these files: `tun/device.rs` (two ioctls), `ethtool.rs` (one), `clock.rs`
 //! (`adjtimex`), `resolve.rs` (`getaddrinfo`), `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`), `channel.rs`
@@ -75,6 +76,6 @@ pub use udp::{
 };
 pub use wake::Wake;
 
-/// How long to wait after a listener or a shared socket failed: mostly because no file descriptor is
-/// free, which is not better at once.
+/// How long to wait after an error of a listener or a shared socket. The usual cause is a lack of
+/// file descriptors, which lasts for some time.
 pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);

@@ -3,15 +3,15 @@
 //!
 //! ```text
 //!   this process -- fork --> child: enters a new user and network namespace,
-//!     | <---- TUN ---------    | sets up lo, the TUN, its addresses and a route
+//!     | <---- TUN ---------    | configures lo, the TUN, addresses and routes
 //!     | ----- "a TCP socket" ->| drops its privileges, files and system calls
-//!     | <---- socket --------  | creates sockets, and nothing else
+//!     | <---- socket --------  | only creates sockets
 //!     x  exits --------------> exits, and the namespace with it
 //! ```
 //!
-//! A socket stays in the network namespace that it was created in, whoever uses it. Only a process
-//! with a single thread can enter a user namespace, and it cannot leave it again; hence a child,
-//! forked before any thread is started.
+//! A socket stays in the network namespace in which it was created, even if another process uses
+//! it. Only a process with a single thread can enter a user namespace, and it cannot leave it
+//! again. Therefore a child is forked before any thread is started.
 #![expect(unsafe_code, reason = "fork")]
 
 mod child;
@@ -39,14 +39,14 @@ use reply::Reply;
 /// The configuration of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// The TUN's name.
+    /// The name of the TUN.
     pub name: String,
-    /// Its MTU in bytes.
+    /// The MTU of the TUN in bytes.
     pub mtu: u32,
-    /// Its addresses, with their host bits. Each family has a default route into the TUN, as the
-    /// child cannot add routes later.
+    /// The addresses of the TUN, with their host bits. Each family gets a default route into the
+    /// TUN, because the child cannot add routes later.
     pub addresses: Vec<IpNet>,
-    /// Whether the child runs in a sandbox, where it can only create sockets.
+    /// Whether the child runs in a sandbox, which lets it only create sockets.
     pub sandbox: bool,
 }
 
@@ -77,10 +77,10 @@ pub struct Namespace {
     child: Pid,
 }
 
-/// Why there is no private namespace.
+/// An error of a private namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
-    /// Neither a user namespace nor, as root, a network namespace may be created here.
+    /// This process may create neither a user namespace nor, as root, a network namespace.
     #[error(
         "cannot create a private network namespace ({0}): this system forbids user \
          namespaces; check the sysctls user.max_user_namespaces, \
@@ -93,19 +93,19 @@ pub enum NamespaceError {
     Setup {
         /// The step that failed.
         step: Step,
-        /// The kernel's answer.
+        /// The error of the kernel.
         error: io::Error,
     },
-    /// Other threads are running, or there are no resources for a child.
+    /// Other threads are running, or the resources for a child are exhausted.
     #[error("cannot fork: {0}")]
     Fork(#[source] io::Error),
     /// The child exited without a reply.
-    #[error("the process in the private network namespace is gone")]
+    #[error("the process in the private network namespace has exited")]
     ChildExited,
 }
 
 impl NamespaceError {
-    /// Whether this user or system is not allowed to have a namespace, or a TUN in it.
+    /// Whether this user or system may not have a namespace, or a TUN in it.
     pub fn is_not_permitted(&self) -> bool {
         matches!(self, Self::Forbidden(_) | Self::Setup { step: Step::Tun, .. })
     }
@@ -128,29 +128,30 @@ pub enum Step {
     /// The routes.
     Route,
     /// Dropping the child's privileges.
-    Rights,
+    Privileges,
 }
 
 impl Namespace {
-    /// Creates a namespace with a TUN, which is up. The child first calls `forget`, which must wipe
-    /// the secrets in its copy of this process's memory. Call this before any thread is started;
-    /// after [`process::Signals::block`], so that a signal to the process group does not end the
-    /// child; and before [`process::harden`], which would forbid it to map its user.
+    /// Creates a namespace with a TUN, which is up. The child first calls `wipe_secrets`, which
+    /// must wipe the secrets in its copy of this process's memory. Call this before any thread is
+    /// started, after [`process::Signals::block`], so that a signal to the process group does not
+    /// end the child, and before [`process::harden`], after which the child could not map its
+    /// user.
     ///
     /// # Errors
     /// See [`NamespaceError`].
     pub fn open(
         plan: &Plan,
-        forget: impl FnOnce(),
+        wipe_secrets: impl FnOnce(),
     ) -> Result<(Self, OwnedFd, TunInfo), NamespaceError> {
         process::only_thread().map_err(NamespaceError::Fork)?;
         let (ours, theirs) = channel::pair().map_err(NamespaceError::Fork)?;
-        // SAFETY: this thread is the only one, so the child has no locks held by others and may do
-        // all that the parent may.
+        // SAFETY: this is the only thread, so other threads cannot hold locks in the child, and
+        // the child may make the same calls as the parent.
         match unsafe { fork() }.map_err(|errno| NamespaceError::Fork(errno.into()))? {
             ForkResult::Child => {
                 drop(ours);
-                forget();
+                wipe_secrets();
                 child::run(&theirs, plan);
                 std::process::exit(0)
             }
@@ -173,7 +174,7 @@ impl Namespace {
     /// Creates a socket in the namespace: close-on-exec, non-blocking, unbound.
     ///
     /// # Errors
-    /// The child's errno, or `BrokenPipe` if the child is gone.
+    /// The child's errno, or `BrokenPipe` if the child has exited.
     pub fn socket(&self, kind: Kind) -> io::Result<OwnedFd> {
         let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         send(channel.as_raw_fd(), &[kind as u8], MsgFlags::MSG_NOSIGNAL)?;
@@ -193,7 +194,7 @@ impl Namespace {
     fn end(self) {
         let Self { channel, child } = self;
         drop(channel);
-        // Whatever the result, the child is gone.
+        // The child has exited in every case.
         let _ = waitpid(child, None);
     }
 
@@ -213,33 +214,33 @@ impl Namespace {
     }
 }
 
-/// Receives a reply and the file descriptor that came with it.
+/// Receives a reply and its file descriptor.
 fn receive(channel: &OwnedFd) -> io::Result<(Reply, Option<OwnedFd>)> {
-    // One byte more, so that a longer message is not taken for a reply.
+    // One byte more, so that a longer message is not accepted as a reply.
     let mut text = [0; reply::REPLY_LEN + 1];
     let (len, fd) = channel::receive(channel.as_fd(), &mut text)?;
     let reply = Reply::parse(&text[..len]).ok_or(io::ErrorKind::BrokenPipe)?;
     Ok((reply, fd))
 }
 
-/// Receives a reply as [`Namespace`] does and encodes it again, for the fuzzer.
+/// Receives a reply as [`Namespace`] does and encodes it again. Used by the fuzzer.
 ///
 /// # Errors
-/// There is no message, or it is not a reply.
+/// No message arrived, or it is not a reply.
 #[doc(hidden)]
 pub fn receive_reply(channel: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     let (reply, fd) = receive(channel)?;
     Ok((reply.encode().to_vec(), fd))
 }
 
-/// Serves requests as the child does until the channel is closed, for the fuzzer.
+/// Serves requests as the child does until the channel is closed. Used by the fuzzer.
 #[doc(hidden)]
 pub fn serve(channel: &OwnedFd) {
     child::serve(channel);
 }
 
-/// Binds a socket of [`Namespace::socket`]. Low ports are allowed even if they are not outside: the
-/// user who created the namespace is privileged in it.
+/// Binds a socket of [`Namespace::socket`]. Low ports are allowed even if this process may not
+/// bind them outside, because the user that created the namespace is privileged in it.
 ///
 /// # Errors
 /// The kernel refused.
@@ -256,7 +257,7 @@ impl fmt::Display for Step {
             Self::Mtu => "the MTU",
             Self::Address => "an address",
             Self::Route => "a route",
-            Self::Rights => "giving up rights",
+            Self::Privileges => "dropping privileges",
         })
     }
 }

@@ -28,17 +28,17 @@ pub use monitor::{Event, Monitor};
 pub use route::{DefaultRoute, Route};
 pub use rule::{Family, FwMark, Rule};
 
-/// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).
+/// The default routing table (`RT_TABLE_MAIN`).
 pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 
-/// Bytes of one read: the kernel puts at most 32 KiB into one (NLMSG_GOODSIZE and
+/// Buffer size of one read in bytes. The kernel writes at most 32 KiB at once (NLMSG_GOODSIZE and
 /// `max_recvmsg_len`, net/netlink/af_netlink.c).
 const READ: usize = 64 * 1024;
-/// Bytes of a buffer that a listener keeps: so many that it is mapped apart from the heap
-/// ([`crate::process::pin_mmap_threshold`]), and resident only as far as something was read into it.
-const KEPT: usize = 2 * READ;
+/// Buffer size of a listener in bytes. It is large enough that malloc maps it separately from the
+/// heap ([`crate::process::pin_mmap_threshold`]), so that only the used part is resident.
+const LISTENER_BUFFER: usize = 2 * READ;
 
-/// Why a request over netlink failed.
+/// An error of a netlink request.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The socket could not be opened.
@@ -47,7 +47,7 @@ pub enum NetlinkError {
     /// The kernel refused the request.
     #[error(transparent)]
     Refused(io::Error),
-    /// The request could not be sent, or its reply not be received.
+    /// The request could not be sent, or its reply could not be received.
     #[error("the netlink socket failed: {0}")]
     Failed(#[source] io::Error),
 }
@@ -92,17 +92,17 @@ impl Netlink {
         Ok(Self { connection: Mutex::new(Connection { socket, sequence: 0 }) })
     }
 
-    /// The number of requests that were sent. A test compares it before and after an operation.
+    /// The number of sent requests. A test compares it before and after an operation.
     pub fn requests(&self) -> u32 {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).sequence
     }
 
-    /// Asks for a change.
+    /// Requests a change.
     fn change(&self, message: RouteNetlinkMessage, flags: u16) -> Result<(), NetlinkError> {
         self.request(message, NLM_F_ACK | flags, |_| {})
     }
 
-    /// Asks for one object.
+    /// Requests one object.
     fn get(
         &self,
         message: RouteNetlinkMessage,
@@ -111,7 +111,7 @@ impl Netlink {
         self.request(message, NLM_F_ACK, each)
     }
 
-    /// Asks for all objects of a kind.
+    /// Requests all objects of a kind.
     fn dump(
         &self,
         message: RouteNetlinkMessage,
@@ -144,8 +144,8 @@ impl Connection {
         self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(drop)
     }
 
-    /// Receives the reply to the last request. It ends with an acknowledgement, with an error, or,
-    /// for a dump, with `NLMSG_DONE`.
+    /// Receives the reply to the last request. It ends with an acknowledgement, an error, or
+    /// `NLMSG_DONE` after a dump.
     fn receive(&self, mut each: impl FnMut(RouteNetlinkMessage)) -> Result<(), NetlinkError> {
         let mut buffer = Vec::with_capacity(READ);
         loop {

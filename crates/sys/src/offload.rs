@@ -1,9 +1,9 @@
-//! Offloads: each is enabled or not, and used until the kernel refuses it. Then the plain path takes
-//! over, and after a pause the offload is tried again.
+//! Offloads. An enabled offload is used until the kernel refuses it. Then packets are processed
+//! without it, and it is tried again after a pause.
 //!
 //! ```text
-//!   use -- refused --> plain for 1 s --> use -- refused --> plain for 2 s ...
-//!    ^                                    `- succeeded: the next pause is 1 s again
+//!   use -- refused --> off for 1 s --> use -- refused --> off for 2 s ...
+//!    ^                                    `- succeeded: the next pause is 1 s
 //! ```
 
 use std::{
@@ -15,10 +15,10 @@ use crate::time::Clock;
 
 /// The pause after the first refusal.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause: a device may change, or a route.
+/// The longest pause. The refusal may end, for example when a route changes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// One offload: whether it is enabled, and how often the kernel refused it.
+/// The state of one offload: whether it is enabled, and how often the kernel refused it.
 #[derive(Debug)]
 pub struct Switch {
     enabled: AtomicBool,
@@ -41,12 +41,12 @@ impl Switch {
         self.enabled.store(enabled, Ordering::Relaxed);
     }
 
-    /// How often the kernel refused it and the plain path took over.
+    /// How often the kernel refused it.
     pub fn demotions(&self) -> u64 {
         self.demotions.load(Ordering::Relaxed)
     }
 
-    /// Switches it off because the kernel does not have it.
+    /// Switches it off because the kernel lacks it.
     pub(crate) fn mark_unsupported(&self) {
         if self.enabled.swap(false, Ordering::Relaxed) {
             self.count_demotion();
@@ -58,14 +58,14 @@ impl Switch {
     }
 }
 
-/// The offloads of one peer, on both sides.
+/// The offloads of one peer, of the TUN and the UDP socket.
 #[derive(Debug, Default)]
 pub struct Offloads {
     /// TCP super-packets read from the TUN.
     pub tun_tso: Switch,
     /// UDP super-packets read from the TUN (Linux 6.2).
     pub tun_uso: Switch,
-    /// Super-packets read from the TUN that are in a UDP tunnel (Linux 6.17).
+    /// Super-packets in a UDP tunnel, read from the TUN (Linux 6.17).
     pub tun_tunnel_gso: Switch,
     /// TCP super-packets written to the TUN.
     pub tun_tcp_gro: Switch,
@@ -78,7 +78,7 @@ pub struct Offloads {
 }
 
 impl Offloads {
-    /// All of them, by name.
+    /// All offloads, with their names.
     pub fn all(&self) -> [(&'static str, &Switch); 7] {
         [
             ("tun-tso", &self.tun_tso),
@@ -95,7 +95,7 @@ impl Offloads {
 /// Whether an offload is used on one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gate {
-    /// When it may be tried again, by [`Clock::now`].
+    /// The time at which it may be tried again, in units of [`Clock::now`].
     closed_until: Option<u64>,
     pause: Duration,
 }
@@ -106,18 +106,18 @@ impl Gate {
         switch.is_enabled() && self.closed_until.is_none_or(|until| time.now() >= until)
     }
 
-    /// The kernel accepted it.
+    /// Records that the kernel accepted it.
     pub(crate) fn succeeded(&mut self) {
         if self.closed_until.is_some() {
             *self = Self::default();
         }
     }
 
-    /// The kernel refused it, and accepted the plain form.
+    /// Records that the kernel refused it, but accepted the same data without it.
     pub(crate) fn demote(&mut self, switch: &Switch, time: &impl Clock) {
         switch.count_demotion();
         let now = time.now();
-        // It was closed before this was sent: do not lengthen the pause.
+        // The pause had begun already, so this does not lengthen it.
         if self.closed_until.is_some_and(|until| now < until) {
             return;
         }
@@ -132,7 +132,7 @@ mod tests {
     use crate::testing::VirtualTime;
 
     #[test]
-    fn a_refused_offload_is_tried_after_pauses_that_double_to_a_minute_and_begin_anew() {
+    fn pauses_double_up_to_a_minute_and_start_again_after_a_success() {
         let (switch, time, mut gate) = (Switch::default(), VirtualTime::default(), Gate::default());
         assert!(gate.is_open(&switch, &time));
         for _ in 0..2 {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_to_the_nanosecond_and_a_refusal_within_is_counted_but_no_longer() {
+    fn refusal_during_a_pause_is_counted_but_does_not_lengthen_the_pause() {
         let (switch, time, mut gate) = (Switch::default(), VirtualTime::default(), Gate::default());
         gate.demote(&switch, &time);
         time.pass(FIRST_PAUSE / 2);
@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_wanted_is_not_used() {
+    fn disabled_offload_is_not_used() {
         let (switch, time, gate) = (Switch::default(), VirtualTime::default(), Gate::default());
         switch.set_enabled(false);
         assert!(!gate.is_open(&switch, &time));
     }
 
     #[test]
-    fn what_the_kernel_lacks_is_not_wanted_and_counted_once() {
+    fn unsupported_offload_is_disabled_and_counted_once() {
         let switch = Switch::default();
         switch.mark_unsupported();
         switch.mark_unsupported();

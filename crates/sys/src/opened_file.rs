@@ -1,4 +1,4 @@
-//! A file together with the folder that it was opened in, so that checks of both cannot be raced.
+//! A file together with the folder in which it was opened, so that both are checked without races.
 
 use std::{fs::File, io, path::Path};
 
@@ -12,15 +12,15 @@ use nix::{
 pub struct OpenedFile {
     /// Open for reading.
     pub file: File,
-    /// Only for checks of its owner and mode (`O_PATH`). `None` for a pipe, which is in no
-    /// folder.
+    /// Only for checks of its owner and mode (`O_PATH`). `None` for a pipe, which is outside all
+    /// folders.
     pub folder: Option<File>,
 }
 
 /// Opens a file. Neither it nor its folder may be a symbolic link.
 ///
 /// # Errors
-/// There is no such file, or this user may not read it.
+/// The file does not exist, or this user may not read it.
 pub fn open_in_folder(path: &Path) -> io::Result<OpenedFile> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -43,7 +43,7 @@ mod tests {
     use crate::errno::{Errno, errno};
 
     #[test]
-    fn checks_are_of_the_folder_that_the_file_was_opened_in() {
+    fn folder_is_that_of_the_opened_file_even_if_it_was_moved() {
         let folder = std::env::temp_dir().join(format!("linerate-opened-{}", std::process::id()));
         let elsewhere = folder.with_extension("moved");
         fs::create_dir(&folder).unwrap();

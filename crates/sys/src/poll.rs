@@ -1,4 +1,4 @@
-//! Waiting for several file descriptors at once.
+//! Waits for several file descriptors at once.
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
@@ -9,8 +9,8 @@ use nix::{
 
 use crate::clock::boottime_nanos;
 
-/// Waits until some of `fds` are readable, failed or hung up, and returns which. All are `false`
-/// once `timeout` has passed.
+/// Waits until some of `fds` are readable, failed or hung up. Returns this state of each; all are
+/// `false` after `timeout` has passed.
 ///
 /// # Errors
 /// The kernel is out of memory.
@@ -36,10 +36,10 @@ pub fn readable_until(fd: BorrowedFd<'_>, deadline: u64) -> io::Result<bool> {
 /// The state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamState {
-    /// Nothing to read.
+    /// No data to read.
     Empty,
     Readable,
-    /// The other end has closed its socket; something may be left to read.
+    /// The other end has closed its socket. Data may be left to read.
     HungUp,
 }
 
@@ -60,9 +60,9 @@ pub fn stream_state(fd: BorrowedFd<'_>) -> io::Result<StreamState> {
     })
 }
 
-/// Waits until `fd` is writable, at most for so long.
+/// Waits until `fd` is writable, at most for `at_most`.
 pub(crate) fn writable(fd: BorrowedFd<'_>, at_most: Duration) {
-    // The next write shows how the wait ended.
+    // The next write reveals the result of the wait.
     let _ = wait(&mut [PollFd::new(fd, PollFlags::POLLOUT)], Some(at_most));
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_end_with_data_is_readable_and_a_timeout_names_none() {
+    fn only_a_descriptor_with_data_is_readable() {
         let (quiet, _writer) = nix::unistd::pipe().unwrap();
         let (ready, writer) = nix::unistd::pipe().unwrap();
         let brief = Some(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! Tests which offloads work, by using them: a kernel may refuse what it advertises. Those of the
+//! Tests offloads by using them, because a kernel may refuse an advertised offload. Those of the
 //! TUN are tested in a private namespace, those of UDP between two sockets on loopback.
 
 use std::{
@@ -23,7 +23,7 @@ use crate::{
     udp,
 };
 
-/// An offload's name, and the result of using it.
+/// The name of an offload, and the result of its test.
 pub type ProbeResult = (&'static str, io::Result<()>);
 
 /// Payload bytes of a segment.
@@ -31,18 +31,18 @@ const SEGMENT: usize = 100;
 /// How long to wait for a datagram on loopback.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Tests the offloads of a TUN but that of super-packets in UDP tunnels, which few kernels have and few
-/// users need. Call it before any thread is started ([`Namespace::open`]).
+/// Tests the offloads of a TUN, except that of super-packets in UDP tunnels, which few kernels
+/// support and few users need. Call it before any thread is started ([`Namespace::open`]).
 ///
 /// # Errors
 /// No TUN could be created.
 pub fn tun() -> Result<[ProbeResult; 4], NamespaceError> {
     let plan = Plan { name: "probe".into(), mtu: 1420, ..Plan::default() };
     let (_namespace, fd, _) = Namespace::open(&plan, || {})?;
-    Ok(try_tun(fd))
+    Ok(test_tun(fd))
 }
 
-fn try_tun(fd: OwnedFd) -> [ProbeResult; 4] {
+fn test_tun(fd: OwnedFd) -> [ProbeResult; 4] {
     let device = TunDevice::from_fd(fd);
     let answer = |result: Result<(), Errno>| result.map_err(io::Error::from);
     let write = |protocol| {
@@ -58,8 +58,8 @@ fn try_tun(fd: OwnedFd) -> [ProbeResult; 4] {
     ]
 }
 
-/// The virtio-net header and packet of two segments over IPv4, between addresses for documentation.
-/// The kernel checks the headers before it routes the packet.
+/// The virtio-net header and the packet with two segments over IPv4, between addresses for
+/// documentation. The kernel checks the headers before it routes the packet.
 fn super_packet(protocol: SegmentProtocol) -> ([u8; packet::VNET_HEADER_LEN], Vec<u8>) {
     let (number, header_len, offset) = match protocol {
         SegmentProtocol::Udp => (17, 8, 6),
@@ -75,7 +75,7 @@ fn super_packet(protocol: SegmentProtocol) -> ([u8; packet::VNET_HEADER_LEN], Ve
         SegmentProtocol::Udp => {
             packet[24..26].copy_from_slice(&((len - 20) as u16).to_be_bytes());
         }
-        // Data offset, and ACK.
+        // Data offset and the flag ACK.
         _ => packet[32..34].copy_from_slice(&[5 << 4, 0x10]),
     }
     let checksum = ChecksumAt { start: 20, offset };
@@ -88,11 +88,11 @@ fn super_packet(protocol: SegmentProtocol) -> ([u8; packet::VNET_HEADER_LEN], Ve
 /// # Errors
 /// Loopback does not work.
 pub fn udp() -> io::Result<[ProbeResult; 2]> {
-    Ok([("udp-gso", try_gso()?), ("udp-gro", try_gro()?)])
+    Ok([("udp-gso", test_gso()?), ("udp-gro", test_gro()?)])
 }
 
-/// Two segments sent as one must arrive as two.
-fn try_gso() -> io::Result<io::Result<()>> {
+/// Sends two segments as one message. They must arrive as two datagrams.
+fn test_gso() -> io::Result<io::Result<()>> {
     let (from, to) = pair()?;
     if let Err(errno) = send_segments(&from, to.local_addr()?) {
         return Ok(Err(errno.into()));
@@ -102,8 +102,8 @@ fn try_gso() -> io::Result<io::Result<()>> {
     Ok(expect(lens == [SEGMENT; 2]))
 }
 
-/// Two segments sent as one must arrive as one.
-fn try_gro() -> io::Result<io::Result<()>> {
+/// Sends two segments as one message. They must arrive as one message.
+fn test_gro() -> io::Result<io::Result<()>> {
     let (from, to) = pair()?;
     if let Err(errno) = udp::enable_gro(to.as_fd()) {
         return Ok(Err(errno.into()));
@@ -132,7 +132,7 @@ fn send_segments(from: &UdpSocket, to: SocketAddr) -> Result<(), Errno> {
 }
 
 fn expect(worked: bool) -> io::Result<()> {
-    if worked { Ok(()) } else { Err(io::Error::other("accepted but had no effect")) }
+    if worked { Ok(()) } else { Err(io::Error::other("accepted without effect")) }
 }
 
 #[cfg(test)]
@@ -146,27 +146,27 @@ mod tests {
 
     /// The kernel of the tests is 6.2 or newer (CONTRIBUTING.md).
     #[test]
-    fn a_kernel_with_all_offloads_passes_each_test() {
+    fn kernel_with_all_offloads_passes_each_test() {
         in_namespace(|netlink| {
             let (fd, _) = crate::tun::device::create("lr0").unwrap();
             let index = netlink.link_by_name("lr0").unwrap().unwrap().index;
             netlink.set_up(index).unwrap();
             let lo = netlink.link_by_name("lo").unwrap().unwrap().index;
             netlink.set_up(lo).unwrap();
-            assert_eq!(refused(&try_tun(fd.into_fd())), [""; 0]);
+            assert_eq!(refused(&test_tun(fd.into_fd())), [""; 0]);
             assert_eq!(refused(&udp().unwrap()), [""; 0]);
         });
     }
 
     #[test]
-    fn what_a_device_refuses_is_reported() {
-        // Not a TUN at all, and then a TUN that is down, which refuses packets.
+    fn refused_offloads_are_reported() {
+        // First a file that is not a TUN, then a TUN that is down, which refuses packets.
         let null = std::fs::File::open("/dev/null").unwrap();
         let all = ["tun-tso", "tun-uso", "tun-tcp-gro", "tun-udp-gro"];
-        assert_eq!(refused(&try_tun(null.into())), all);
+        assert_eq!(refused(&test_tun(null.into())), all);
         in_namespace(|_| {
             let (device, _) = crate::tun::device::create("lr0").unwrap();
-            assert_eq!(refused(&try_tun(device.into_fd())), ["tun-tcp-gro", "tun-udp-gro"]);
+            assert_eq!(refused(&test_tun(device.into_fd())), ["tun-tcp-gro", "tun-udp-gro"]);
         });
     }
 }

@@ -1,10 +1,9 @@
-//! The process itself: its start in the background, its privileges, its signals, its service
+//! The process itself: its start in the background, privileges, sandbox, signals and service
 //! manager.
 //!
-//! The order matters. [`discard_inherited`] comes first.
-//! Everything but waiting for signals happens before any thread is started:
-//! [`background`], [`Signals::block`], [`harden`], the sockets and devices,
-//! [`Helper::start`](helper::Helper::start), [`drop_privileges`], threads, [`Readiness::ready`].
+//! The order matters: [`discard_inherited`], [`background`], [`Signals::block`], [`harden`],
+//! sockets and devices, [`Helper::start`](helper::Helper::start), [`drop_privileges`], threads,
+//! [`Readiness::ready`].
 
 mod ancestors;
 mod background;

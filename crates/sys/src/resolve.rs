@@ -1,4 +1,4 @@
-//! getaddrinfo(3), with the error that it returns: the standard library's has only its text.
+//! getaddrinfo(3) with its error code, which the standard library omits.
 #![expect(unsafe_code, reason = "getaddrinfo and the list that it returns")]
 
 use std::{
@@ -10,10 +10,10 @@ use std::{
 
 use nix::sys::socket::{SockaddrLike as _, SockaddrStorage};
 
-/// The code of a name that no server answered about.
+/// The error code if no server answered.
 pub const TEMPORARY_FAILURE: i32 = libc::EAI_AGAIN;
 
-/// The error of a name that does not resolve.
+/// An error of getaddrinfo(3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolveError {
     /// An `EAI_` constant.
@@ -22,18 +22,18 @@ pub struct ResolveError {
 }
 
 impl ResolveError {
-    /// Whether another try is useless: the name does not exist, or has no address (`EAI_NONAME`,
-    /// `EAI_NODATA`, `EAI_FAIL`), as in wg(8).
+    /// Whether further attempts are useless because the name does not exist or lacks addresses
+    /// (`EAI_NONAME`, `EAI_NODATA`, `EAI_FAIL`), as in wg(8).
     pub fn is_permanent(&self) -> bool {
         matches!(self.code, libc::EAI_NONAME | libc::EAI_NODATA | libc::EAI_FAIL)
     }
 
-    /// The error of an `EAI_` constant.
+    /// Creates the error of an `EAI_` constant.
     pub fn from_code(code: i32) -> Self {
         let text = if code == libc::EAI_SYSTEM {
             io::Error::last_os_error().to_string()
         } else {
-            // SAFETY: it takes any number.
+            // SAFETY: the function accepts every number.
             let text = unsafe { libc::gai_strerror(code) };
             // SAFETY: the string is constant and ends with a zero byte.
             let text = unsafe { CStr::from_ptr(text) };
@@ -51,10 +51,10 @@ impl fmt::Display for ResolveError {
 
 impl std::error::Error for ResolveError {}
 
-/// The first address of a host, which may be an address itself, maybe with a scope.
+/// The first address of a host. The host may be given as an address, with an optional scope.
 ///
 /// # Errors
-/// The host has no address, or no server answers.
+/// The host lacks addresses, or no server answers.
 pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, ResolveError> {
     let host = CString::new(host).map_err(|_| ResolveError::from_code(libc::EAI_NONAME))?;
     // SAFETY: zeros are a valid `addrinfo`: no flags, and no pointers.
@@ -62,7 +62,7 @@ pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, ResolveError> {
     hints.ai_family = libc::AF_UNSPEC;
     hints.ai_socktype = libc::SOCK_DGRAM;
     let mut list = ptr::null_mut();
-    // SAFETY: both pointers are to values that live until it returns; it writes to `list` only.
+    // SAFETY: both pointers are valid until the call returns, and it writes only to `list`.
     match unsafe { libc::getaddrinfo(host.as_ptr(), ptr::null(), &raw const hints, &raw mut list) }
     {
         0 => {}
@@ -74,7 +74,7 @@ pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, ResolveError> {
     Ok(address)
 }
 
-/// What getaddrinfo(3) allocated.
+/// The list that getaddrinfo(3) allocated.
 struct List(*mut libc::addrinfo);
 
 impl List {
@@ -82,9 +82,9 @@ impl List {
     fn first(&self) -> Option<SocketAddr> {
         let mut next = self.0;
         while !next.is_null() {
-            // SAFETY: getaddrinfo returned 0, so that each entry is valid until it is freed.
+            // SAFETY: getaddrinfo returned 0, so each entry is valid until it is freed.
             let entry = unsafe { *next };
-            // SAFETY: the address has as many bytes as the entry says.
+            // SAFETY: the entry contains the length of the address.
             let address =
                 unsafe { SockaddrStorage::from_raw(entry.ai_addr, Some(entry.ai_addrlen)) };
             if let Some(address) = address.and_then(ip) {
@@ -103,7 +103,7 @@ fn ip(address: SockaddrStorage) -> Option<SocketAddr> {
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: it came from getaddrinfo and is freed once.
+        // SAFETY: the list is from getaddrinfo and is freed once.
         unsafe { libc::freeaddrinfo(self.0) }
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_resolve_to_themselves_with_port_and_scope() {
+    fn addresses_resolve_to_themselves_with_port_and_scope_id() {
         for (host, address) in [
             ("192.0.2.1", "192.0.2.1:51820"),
             ("2001:db8::1", "[2001:db8::1]:51820"),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_cannot_exist_is_permanently_unresolved() {
+    fn resolving_an_invalid_name_fails_permanently() {
         for host in ["a name with blanks", "fe80::1%nosuchlink", "nul\0byte", ""] {
             let error = resolve(host, 1).unwrap_err();
             assert!(error.is_permanent(), "{host}: {error}");

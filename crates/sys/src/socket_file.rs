@@ -1,12 +1,13 @@
-//! The files of Unix sockets: what a process that is gone left behind makes room, and
-//! ours go with us.
+//! The files of Unix sockets. Files left by exited processes are replaced, and ours are removed
+//! when this process exits.
 //!
 //! ```text
-//!   bind, listen at FOLDER/.linerate-PID-N -- link --> PATH -- unlink --> .linerate-PID-N is gone
+//!   bind and listen at FOLDER/.linerate-PID-N -- link --> PATH -- unlink .linerate-PID-N
 //! ```
 //!
-//! wg(8) unlinks a socket that refuses a connection, as one does that is bound and does not listen
-//! yet. So ours has its name only once it listens; until then its name does not end in `.sock`.
+//! wg(8) unlinks a socket that refuses a connection, as a socket does between bind(2) and
+//! listen(2). Therefore ours gets its name only after listen(2). Its temporary name does not end
+//! in `.sock`.
 
 use std::{
     fs, io,
@@ -23,27 +24,27 @@ use std::{
 
 use crate::{atomic_file, process::Helper, unix};
 
-/// What the names of sockets begin with that have not got their own yet.
+/// The prefix of temporary names.
 const PREFIX: &str = ".linerate-";
-/// How often it is tried: a process of another pid namespace may have the same name, and another
-/// start may take ours for a leftover.
+/// The maximum number of attempts. A process of another pid namespace may use the same temporary
+/// name, and another start may remove ours as a leftover.
 const TRIES: u32 = 16;
 
-/// The file of a socket, removed when it is dropped. It is known by its inode: a file
-/// that somebody else put in its place is not ours to remove.
+/// The file of a socket, removed when this is dropped. It is identified by its inode, so that a
+/// replacement by another process is not removed.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     inode: u64,
-    /// Who removes it where we gave up the right to.
+    /// The helper that removes it, if this process dropped its privileges.
     helper: Option<Arc<Helper>>,
 }
 
 impl SocketFile {
-    /// Removes the file of a socket where no process listens.
+    /// Removes the file of a socket without a listening process.
     ///
     /// # Errors
-    /// `AddrInUse` where one does, `AlreadyExists` where the file is no socket's.
+    /// `AddrInUse` if a process listens, `AlreadyExists` if the file is not a socket.
     pub fn remove_stale(path: &Path) -> io::Result<()> {
         match fs::symlink_metadata(path) {
             Ok(old) if !old.file_type().is_socket() => {
@@ -60,12 +61,11 @@ impl SocketFile {
         }
     }
 
-    /// Listens at `path`, which only this user may connect to. A file that is left of a process
-    /// that is gone makes room.
+    /// Listens at `path`, to which only this user may connect. A socket file left by an exited
+    /// process is replaced.
     ///
     /// # Errors
-    /// `AddrInUse` where another process listens there, `AlreadyExists` where the file is no
-    /// socket.
+    /// `AddrInUse` if another process listens there, `AlreadyExists` if the file is not a socket.
     pub fn listen(path: &Path) -> io::Result<(UnixListener, Self)> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
@@ -74,14 +74,15 @@ impl SocketFile {
         let mut last = io::ErrorKind::AddrInUse.into();
         for _ in 0..TRIES {
             let new = folder.join(new_name());
-            match unix::listen(&new).and_then(|listener| Ok((listener, give_name(&new, path)?))) {
+            match unix::listen(&new).and_then(|listener| Ok((listener, move_to_path(&new, path)?)))
+            {
                 Ok((listener, inode)) => {
                     let file = Self { path: path.to_owned(), inode, helper: None };
                     return Ok((listener, file));
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::AddrInUse | io::ErrorKind::NotFound => last = error,
-                    // Another start was first.
+                    // Another process was faster.
                     io::ErrorKind::AlreadyExists => return Err(io::ErrorKind::AddrInUse.into()),
                     _ => return Err(error),
                 },
@@ -90,12 +91,12 @@ impl SocketFile {
         Err(last)
     }
 
-    /// Leaves the removal to `helper`, which was told of this file at its start.
+    /// Delegates the removal to `helper`. Its job must contain this file.
     pub fn delegate_removal(&mut self, helper: Arc<Helper>) {
         self.helper = Some(helper);
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -110,7 +111,7 @@ impl Drop for SocketFile {
             None => Ok(()),
         };
         if let Err(error) = removed {
-            tracing::error!(%error, path = %self.path.display(), "the socket stays behind");
+            tracing::error!(%error, path = %self.path.display(), "the socket file was not removed");
         }
     }
 }
@@ -120,25 +121,25 @@ fn new_name() -> String {
     format!("{PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Moves a socket to its path, where there is no file. Returns its inode.
-fn give_name(new: &Path, path: &Path) -> io::Result<u64> {
+/// Renames a socket to its path, which must not exist. Returns its inode.
+fn move_to_path(new: &Path, path: &Path) -> io::Result<u64> {
     let linked =
         fs::symlink_metadata(new).and_then(|file| fs::hard_link(new, path).map(|()| file.ino()));
     match fs::remove_file(new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(%error, path = %new.display(), "a second name of the socket stays");
+            tracing::warn!(%error, path = %new.display(), "the socket's temporary name was not removed");
         }
         _ => {}
     }
     linked
 }
 
-/// Removes what starts left behind that ended before their sockets had a name.
+/// Removes sockets with temporary names, left by processes that were killed during their start.
 fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let is_one = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
-        if is_one && let Err(error) = SocketFile::remove_stale(&entry.path()) {
-            tracing::debug!(%error, path = %entry.path().display(), "a socket is left alone");
+        let is_temporary = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        if is_temporary && let Err(error) = SocketFile::remove_stale(&entry.path()) {
+            tracing::debug!(%error, path = %entry.path().display(), "a socket file was not removed");
         }
     }
 }
@@ -175,20 +176,20 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_listens_at_makes_room_and_only_ours_is_removed() {
-        let folder = Folder::new("room");
+    fn unused_sockets_are_replaced_and_other_files_are_not_removed() {
+        let folder = Folder::new("stale");
         let path = folder.0.join("a.sock");
-        let room = || SocketFile::remove_stale(&path).map_err(|error| error.kind());
+        let remove_stale = || SocketFile::remove_stale(&path).map_err(|error| error.kind());
 
-        assert_eq!(room(), Ok(()));
+        assert_eq!(remove_stale(), Ok(()));
         let (listener, file) = SocketFile::listen(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(room(), Err(io::ErrorKind::AddrInUse));
-        // The other is made first, since a freed inode may be had by the next file.
+        assert_eq!(remove_stale(), Err(io::ErrorKind::AddrInUse));
+        // The other file is created first, since the next file may reuse a freed inode.
         let other = folder.0.join("other");
-        fs::write(&other, "somebody else's").unwrap();
+        fs::write(&other, "another file").unwrap();
         fs::rename(&other, &path).unwrap();
-        assert_eq!(room(), Err(io::ErrorKind::AlreadyExists));
+        assert_eq!(remove_stale(), Err(io::ErrorKind::AlreadyExists));
         drop(file);
         assert!(path.exists());
         fs::remove_file(&path).unwrap();
@@ -199,11 +200,11 @@ mod tests {
         drop(file);
         assert!(!path.exists());
         drop(UnixListener::bind(&path).unwrap());
-        assert_eq!((room(), path.exists()), (Ok(()), false));
+        assert_eq!((remove_stale(), path.exists()), (Ok(()), false));
     }
 
-    /// Connects as wg(8) does to every file that ends in `.sock`; whether one refused.
-    fn one_refuses(folder: &Path) -> bool {
+    /// Connects to every file that ends in `.sock`, like wg(8). Returns whether a socket refused.
+    fn any_refuses(folder: &Path) -> bool {
         let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         paths.filter(|path| path.extension().is_some_and(|end| end == "sock")).any(|path| {
             let refused = io::ErrorKind::ConnectionRefused;
@@ -212,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_has_its_name_only_while_it_listens() {
+    fn socket_has_its_name_only_while_it_listens() {
         let folder = Folder::new("name");
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
-            let looks = scope.spawn(|| {
+            let observer = scope.spawn(|| {
                 let mut refused = false;
                 while !done.load(Ordering::Relaxed) {
-                    refused |= one_refuses(&folder.0);
+                    refused |= any_refuses(&folder.0);
                 }
                 refused
             });
@@ -227,30 +228,30 @@ mod tests {
                 let name = format!("{start}.sock");
                 let (listener, file) = SocketFile::listen(&folder.0.join(&name)).unwrap();
                 assert_eq!(folder.names(), [name]);
-                // The name goes first.
+                // The name is removed before the socket is closed.
                 drop(file);
                 drop(listener);
             }
             done.store(true, Ordering::Relaxed);
-            assert!(!looks.join().unwrap());
+            assert!(!observer.join().unwrap());
         });
     }
 
     #[test]
-    fn what_a_crashed_start_left_is_removed_and_what_listens_is_not() {
+    fn leftovers_of_crashed_starts_are_removed_but_not_used_sockets() {
         let folder = Folder::new("left");
         let path = folder.0.join("a.sock");
         let [dead, alive, file] =
             ["1-0", "2-0", "3-0"].map(|name| folder.0.join(format!("{PREFIX}{name}")));
         drop(UnixListener::bind(&dead).unwrap());
         let _alive = UnixListener::bind(&alive).unwrap();
-        fs::write(&file, "no socket").unwrap();
+        fs::write(&file, "not a socket").unwrap();
         let _ours = SocketFile::listen(&path).unwrap();
         assert_eq!(folder.names(), [".linerate-2-0", ".linerate-3-0", "a.sock"]);
     }
 
     #[test]
-    fn of_many_that_start_at_once_one_has_the_name() {
+    fn one_of_many_concurrent_starts_gets_the_name() {
         let folder = Folder::new("many");
         let path = folder.0.join("a.sock");
         for _ in 0..50 {

@@ -12,10 +12,10 @@ use nix::{
     unistd::pipe2,
 };
 
-/// The size of a pipe in bytes. It has a slot for each page or part of a page, so this is what a
-/// super-packet of 64 KiB takes if each segment is a fragment of its own.
+/// The size of a pipe in bytes. A pipe has a slot for each page or part of a page. This size is
+/// enough for a super-packet of 64 KiB in which each segment is a separate fragment.
 const CAPACITY: i32 = 256 * 1024;
-/// The most bytes of one fill; the pipe takes what it has slots for.
+/// The maximum size of one fill in bytes. The slots of the pipe may limit it further.
 const FILL: usize = 1 << 20;
 
 /// A pipe between two sockets.
@@ -27,26 +27,26 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// An empty pipe.
+    /// Creates an empty pipe.
     ///
     /// # Errors
-    /// No file descriptor is left.
+    /// The file descriptors are exhausted.
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // Pipe memory is limited per user; then it stays at 64 KiB.
+        // Pipe memory is limited per user. Above the limit the size stays at 64 KiB.
         let _ = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(CAPACITY));
         Ok(Self { reader, writer, buffered: 0 })
     }
 
-    /// Bytes in the pipe.
+    /// The number of bytes in the pipe.
     pub fn buffered(&self) -> usize {
         self.buffered
     }
 
-    /// Moves what a socket has received into the empty pipe. Zero means the end of the stream.
+    /// Moves received data of a socket into the empty pipe. Returns zero at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` if there is nothing, or the socket's error.
+    /// `WouldBlock` if no data is available, or the socket's error.
     pub fn fill(&mut self, from: &impl AsFd) -> io::Result<usize> {
         let moved = uninterrupted(|| splice_all(from, &self.writer, FILL))?;
         self.buffered += moved;
@@ -56,7 +56,7 @@ impl Pipe {
     /// Moves bytes from the pipe to a socket.
     ///
     /// # Errors
-    /// `WouldBlock` if the socket is full, or its error.
+    /// `WouldBlock` if the socket's buffer is full, or its error.
     pub fn drain(&mut self, to: &impl AsFd) -> io::Result<usize> {
         let moved = uninterrupted(|| splice_all(&self.reader, to, self.buffered))?;
         self.buffered -= moved;
@@ -68,7 +68,7 @@ impl Pipe {
 pub fn shutdown_write(socket: &impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd().as_raw_fd();
     match socket::shutdown(socket, socket::Shutdown::Write) {
-        // The connection is gone already.
+        // The connection is closed already.
         Err(Errno::ENOTCONN) => Ok(()),
         ended => Ok(ended?),
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_their_end_go_from_one_socket_to_the_other() {
+    fn data_and_its_end_are_relayed() {
         let (mut client, here) = connected();
         let (there, mut server) = connected();
         here.set_nonblocking(true).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_takes_no_more_leaves_the_rest_in_the_pipe() {
+    fn data_stays_in_the_pipe_if_the_target_socket_is_full() {
         let (mut client, here) = connected();
         let (there, _server) = connected();
         for socket in [&client, &here, &there] {

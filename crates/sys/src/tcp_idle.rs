@@ -1,4 +1,4 @@
-//! The time since data last came over a TCP connection.
+//! The time since data last arrived over a TCP connection.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -20,8 +20,8 @@ sockopt_impl!(
     libc::tcp_info
 );
 
-/// The time since the other end last sent data, or since the connection was made. Zero if input
-/// waits to be read, if the other end has closed its half, or if this is not a TCP connection.
+/// The time since data last arrived, or since the connection was established. Zero if received
+/// data is unread, if the other end has closed its half, or if this is not a TCP connection.
 pub fn receive_idle_time(socket: &impl AsFd) -> Duration {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     if recv(socket.as_fd().as_raw_fd(), &mut [0], flags) != Err(Errno::EAGAIN) {
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_silent_since_it_connected_whenever_it_is_accepted_until_it_sends() {
+    fn idle_time_counts_from_the_connection_until_data_arrives() {
         const WAITED: Duration = Duration::from_millis(60);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

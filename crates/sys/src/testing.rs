@@ -1,4 +1,4 @@
-//! Shared by the tests: namespaces and processes of their own, and virtual time.
+//! Test helpers: separate namespaces and processes, virtual time, and random numbers.
 
 use std::{
     os::fd::BorrowedFd,
@@ -19,7 +19,7 @@ pub(crate) use skips::skip;
 
 use crate::{netlink::Netlink, time::Clock};
 
-/// Virtual time, which passes only when told to.
+/// Virtual time, which advances only on request.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualTime {
     now: AtomicU64,
@@ -88,14 +88,14 @@ impl Default for Random {
     }
 }
 
-/// Runs `test` in a fresh network namespace, with the loopback interface up.
-/// The namespace ends with the thread, and all devices in it.
+/// Runs `test` in a new network namespace, with the loopback interface up. The namespace and its
+/// devices are removed when the thread ends.
 pub(crate) fn in_namespace(test: impl FnOnce(&Netlink) + Send) {
     let run = || {
         match unshare(CloneFlags::CLONE_NEWNET) {
             Ok(()) => {}
             Err(Errno::EPERM) => return skip("CAP_NET_ADMIN"),
-            Err(errno) => panic!("no network namespace: {errno}"),
+            Err(errno) => panic!("cannot create a network namespace: {errno}"),
         }
         let netlink = Netlink::open().unwrap();
         netlink.set_up(1).unwrap();
@@ -106,7 +106,7 @@ pub(crate) fn in_namespace(test: impl FnOnce(&Netlink) + Send) {
         .unwrap_or_else(|panic| panic::resume_unwind(panic));
 }
 
-/// The name of the test, which libtest gives to its thread.
+/// The name of the test, which is the name of its thread.
 fn test_name() -> String {
     thread::current().name().unwrap_or("a test").to_owned()
 }
@@ -115,9 +115,9 @@ fn test_name() -> String {
 /// process id.
 #[expect(unsafe_code, reason = "fork")]
 pub(crate) fn forked(child: impl FnOnce()) -> Pid {
-    // SAFETY: the child runs this closure only, and glibc keeps its allocator
-    // usable there; no lock that another test's thread may hold is taken, but
-    // that of the panic hook, which tests do not set.
+    // SAFETY: the child runs only this closure, and glibc keeps its allocator usable there. It
+    // does not take locks that other tests' threads may hold, except that of the panic hook, which
+    // tests do not set.
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
@@ -130,11 +130,11 @@ pub(crate) fn forked(child: impl FnOnce()) -> Pid {
 /// Ends a forked child, without the exit handlers of the test program.
 #[expect(unsafe_code, reason = "_exit")]
 pub(crate) fn exit(code: i32) -> ! {
-    // SAFETY: _exit has no preconditions.
+    // SAFETY: _exit may always be called.
     unsafe { libc::_exit(code) }
 }
 
-/// Waits for a forked child; whether it succeeded.
-pub(crate) fn ended_well(child: Pid) -> bool {
+/// Waits for a forked child. Returns whether it succeeded.
+pub(crate) fn succeeded(child: Pid) -> bool {
     waitpid(child, None).unwrap() == WaitStatus::Exited(child, 0)
 }

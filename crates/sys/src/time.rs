@@ -4,9 +4,9 @@ use std::{os::fd::BorrowedFd, thread, time::Duration};
 
 use crate::{clock, poll};
 
-/// The system's clock, or, in tests, a virtual one that passes without waiting.
+/// The system's clock, or a virtual one in tests, which do not wait.
 pub trait Clock {
-    /// Now, by [`clock::boottime_nanos`].
+    /// The current time, by default [`clock::boottime_nanos`].
     fn now(&self) -> u64 {
         clock::boottime_nanos()
     }
@@ -15,7 +15,7 @@ pub trait Clock {
         thread::sleep(time);
     }
 
-    /// Waits until `fd` can be written to, at most for so long.
+    /// Waits until `fd` is writable, at most for `at_most`.
     fn wait_writable(&self, fd: BorrowedFd<'_>, at_most: Duration) {
         poll::writable(fd, at_most);
     }

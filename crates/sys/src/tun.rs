@@ -1,17 +1,16 @@
-//! The TUN device: the IP side's two halves over one file descriptor.
+//! The TUN device: the two halves of the IP side over one file descriptor.
 //!
 //! ```text
 //!   kernel -- queue --> readv  --> Batch                          TunRecv
 //!   kernel <----------- writev <-- Coalescer <-- RecvBatch spans  TunSend
 //! ```
 //!
-//! A read or a write is one IP packet after a virtio-net header, which says whether it is a
-//! super-packet ([`packet::Offload`]). The device is removed when both halves are dropped, unless
-//! it was made persistent beforehand.
+//! Each read or write transfers a virtio-net header and one IP packet. The header marks
+//! super-packets ([`packet::Offload`]). The device is removed when both halves are dropped, unless
+//! it was made persistent before.
 //!
-//! While the interface is down, there is nothing to read, `poll` waits, and writes fail with EIO.
-//! Once it is deleted, everything fails with EBADFD, and `poll` reports an error
-//! (drivers/net/tun.c).
+//! While the interface is down, no packets arrive, `poll` waits, and writes fail with EIO. After
+//! it was deleted, all calls fail with EBADFD, and `poll` reports an error (drivers/net/tun.c).
 
 pub(crate) mod device;
 mod recv;
@@ -38,7 +37,7 @@ pub struct Tun;
 /// A new device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunInfo {
-    /// The interface's name, in which the kernel has replaced `%d` by a number.
+    /// The interface's name. The kernel has replaced `%d` by a number.
     pub name: String,
     /// The interface's index.
     pub index: u32,
@@ -46,20 +45,20 @@ pub struct TunInfo {
     pub mtu: u32,
 }
 
-/// Why there is no TUN device.
+/// An error of [`Tun::create`].
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// The name is empty, over 15 bytes, or has a `/`, a `:`, white space, or a `%` other than one
-    /// `%d`.
+    /// The name is empty, longer than 15 bytes, or contains `/`, `:`, white space, or `%` other
+    /// than one `%d`.
     #[error("not a valid interface name")]
     NameInvalid,
-    /// There is an interface with that name.
+    /// The name is used by another interface.
     #[error("the name is in use")]
     Busy,
     #[error("no permission to create a TUN device (CAP_NET_ADMIN)")]
     NoPermission,
-    /// The kernel module is missing, or the container was not given the device.
-    #[error("there is no /dev/net/tun")]
+    /// The kernel module is missing, or the container lacks the device.
+    #[error("/dev/net/tun does not exist")]
     NoDevice,
     #[error("the MTU must be between 68 and 65535")]
     MtuInvalid,
@@ -68,11 +67,12 @@ pub enum TunError {
 }
 
 impl Tun {
-    /// Creates the interface `name`, in which the kernel replaces one `%d` by a number. It is down
-    /// and has no addresses. `offloads` for reads that the kernel lacks are switched off.
+    /// Creates the interface `name`. The kernel replaces one `%d` by a number. The interface is
+    /// down, without addresses. In `offloads`, those for reads that the kernel lacks are switched
+    /// off.
     ///
     /// # Errors
-    /// See [`TunError`]; no device is left behind.
+    /// See [`TunError`]. The device is not left behind.
     pub fn create(
         name: &str,
         mtu: u32,
@@ -86,11 +86,11 @@ impl Tun {
         Ok((recv, send, info))
     }
 
-    /// The halves of an open TUN device with virtio-net headers, which may be in another network
+    /// The halves of an open TUN device with virtio-net headers. It may be in another network
     /// namespace.
     ///
     /// # Errors
-    /// No file descriptor is left.
+    /// The file descriptors are exhausted.
     pub fn adopt(fd: OwnedFd, offloads: &Arc<Offloads>) -> io::Result<(TunRecv, TunSend)> {
         let wake = Wake::new()?;
         let device = Arc::new(device::TunDevice::from_fd(fd));

@@ -8,8 +8,8 @@
 //!   kernel <-- sendmsg --- a control datagram <--------- UdpSocket, any thread
 //! ```
 //!
-//! Each half takes a reference of its own for each batch: the lock is held only to copy that, never
-//! across a system call.
+//! Each half copies the reference for each batch, so that the lock is never held during a system
+//! call.
 
 mod address;
 mod cmsg;
@@ -45,10 +45,10 @@ pub use tun_udp_poll::TunUdpPoll;
 
 use crate::{offload::Offloads, process::Helper, wake::Wake};
 
-/// How long to wait until the halves have released a replaced socket, so that its port is free.
-/// That takes one system call or, if all queues are full, `send::TIMEOUT`.
+/// How long to wait until the halves have released a replaced socket and its port is free. They
+/// need one system call or, if all queues are full, `send::TIMEOUT`.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
-/// How often to check that.
+/// The interval of these checks.
 const RELEASE_STEP: Duration = Duration::from_micros(100);
 
 /// A handle to a UDP socket. Clones share it.
@@ -57,12 +57,12 @@ pub struct UdpSocket {
     shared: Arc<Shared>,
 }
 
-/// Why a socket could not be bound.
+/// An error of [`UdpSocket::bind`].
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error("the port is in use")]
     InUse,
-    /// A port below 1024 takes `CAP_NET_BIND_SERVICE`, a mark `CAP_NET_ADMIN`.
+    /// A port below 1024 requires `CAP_NET_BIND_SERVICE`, a mark `CAP_NET_ADMIN`.
     #[error("no permission for this port or mark")]
     Permission,
     #[error(transparent)]
@@ -70,18 +70,18 @@ pub enum BindError {
 }
 
 impl UdpSocket {
-    /// A handle without a socket yet, as for an interface that is down, and its receiving half.
+    /// A handle without a socket, as for an interface that is down, and its receiving half.
     ///
     /// # Errors
-    /// No file descriptor is left.
+    /// The file descriptors are exhausted.
     pub fn unbound(offloads: &Arc<Offloads>) -> io::Result<(Self, UdpReceiver)> {
         Self::unbound_with_helper(offloads, None)
     }
 
-    /// The same, with a helper that creates and marks the sockets, if there is one.
+    /// Like [`UdpSocket::unbound`], with an optional helper that creates and marks the sockets.
     ///
     /// # Errors
-    /// No file descriptor is left.
+    /// The file descriptors are exhausted.
     pub fn unbound_with_helper(
         offloads: &Arc<Offloads>,
         helper: Option<Arc<Helper>>,
@@ -98,24 +98,24 @@ impl UdpSocket {
         Ok((Self { shared: shared.clone() }, UdpReceiver::new(shared)))
     }
 
-    /// The helper that creates the sockets, if there is one.
+    /// The helper that creates the sockets.
     pub fn helper(&self) -> Option<&Helper> {
         self.shared.helper()
     }
 
-    /// A sending half. There may be several.
+    /// Creates a sending half. Several may exist.
     pub fn sender(&self) -> UdpSender {
         UdpSender::new(self.shared.clone())
     }
 
-    /// Binds to `port` on all addresses, or to a random port for 0, and marks what is sent with
+    /// Binds to `port` on all addresses, or to a random port for 0, and marks sent packets with
     /// `fwmark`. Returns the port.
     ///
-    /// A previous socket is closed once the new one is bound. If it has the wanted port already, it
-    /// is kept and only marked.
+    /// A previous socket is closed after the new one is bound. If it has that port already, it
+    /// stays and only its mark changes.
     ///
     /// # Errors
-    /// See [`BindError`]; a previous socket is left unchanged.
+    /// See [`BindError`]. A previous socket is not changed.
     pub fn bind(&self, port: u16, fwmark: u32) -> Result<u16, BindError> {
         let _guard = self.shared.change();
         if let Some(socket) = self.shared.socket()
@@ -130,14 +130,14 @@ impl UdpSocket {
         Ok(port)
     }
 
-    /// Closes the socket. The port is free once this returns.
+    /// Closes the socket. The port is free when this returns.
     pub fn close(&self) {
         let _guard = self.shared.change();
         self.shared.replace(None);
     }
 
-    /// Marks what is sent from now on; 0 for no mark. Without a socket it does nothing, as
-    /// [`UdpSocket::bind`] takes its own mark.
+    /// Sets the mark of packets that are sent later; 0 for no mark. Without a socket this has no
+    /// effect, as [`UdpSocket::bind`] sets the mark.
     ///
     /// # Errors
     /// [`BindError::Permission`] without `CAP_NET_ADMIN`.
@@ -147,29 +147,29 @@ impl UdpSocket {
         self.shared.socket().map_or(Ok(()), |socket| socket.set_fwmark(fwmark, helper))
     }
 
-    /// The port, if there is a socket.
+    /// The port; `None` without a socket.
     pub fn port(&self) -> Option<u16> {
         self.shared.socket().map(|socket| socket.port())
     }
 
-    /// The sizes of the socket's buffers, if there is a socket.
+    /// The sizes of the socket's buffers; `None` without a socket.
     pub fn buffers(&self) -> Option<BufferSizes> {
         self.shared.socket().map(|socket| socket.buffers())
     }
 
-    /// How many datagrams the kernel dropped because the receive buffer was full, over all sockets
-    /// of this handle. The kernel reports it with the next datagram that is received.
+    /// The number of datagrams that the kernel dropped because the receive buffer was full, of all
+    /// sockets of this handle. The kernel reports it with the next received datagram.
     pub fn overflow(&self) -> u64 {
         self.shared.overflow.load(Ordering::Relaxed)
     }
 
-    /// How many datagrams were dropped because they did not fit a slot.
+    /// The number of datagrams that were dropped because they did not fit a slot.
     pub fn truncated(&self) -> u64 {
         self.shared.truncated.load(Ordering::Relaxed)
     }
 }
 
-/// A bound socket with its options, to be passed to another process.
+/// A bound socket with all options, which is then passed to another process.
 ///
 /// # Errors
 /// See [`BindError`].
@@ -185,13 +185,13 @@ pub(crate) fn enable_gro(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 #[derive(Debug)]
 struct Shared {
     socket: RwLock<Option<Arc<Socket>>>,
-    /// Held while the socket is replaced or marked.
+    /// Locked while the socket is replaced or marked.
     changing: Mutex<()>,
     wake: Wake,
     overflow: AtomicU64,
     truncated: AtomicU64,
     offloads: Arc<Offloads>,
-    /// Creates and marks sockets, if this process is no longer permitted to.
+    /// Creates and marks sockets after this process has dropped its privileges.
     helper: Option<Arc<Helper>>,
 }
 
@@ -200,7 +200,7 @@ impl Shared {
         self.helper.as_deref()
     }
 
-    /// Enables or disables GRO, as wanted.
+    /// Enables or disables GRO according to its switch.
     fn apply_gro(&self, socket: &Socket, calls: &impl Calls) {
         let gro = &self.offloads.udp_gro;
         if !socket.set_gro(calls, gro.is_enabled()) {
@@ -216,7 +216,7 @@ impl Shared {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the socket, and closes the old one once the halves have released it.
+    /// Replaces the socket, and closes the old one after the halves have released it.
     fn replace(&self, socket: Option<Arc<Socket>>) {
         let mut current = self.socket.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, socket);

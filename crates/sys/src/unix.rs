@@ -1,4 +1,4 @@
-//! Unix sockets that only their user may open.
+//! Unix sockets to which only their user may connect.
 
 use std::{
     io,
@@ -13,16 +13,17 @@ use nix::sys::{
     stat::{Mode, fchmod},
 };
 
-/// The most connections that wait to be accepted.
+/// The maximum number of connections that are not yet accepted.
 const BACKLOG: i32 = 1024;
 
-/// Listens at a new file, which has mode 0600 from the start.
+/// Listens at a new file, which is created with mode 0600.
 ///
 /// # Errors
-/// `AddrInUse` if the file exists, `ENAMETOOLONG` for a path of over 107 bytes, or any other errno.
+/// `AddrInUse` if the file exists, `ENAMETOOLONG` for a path of over 107 bytes, or another errno.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // The file inherits the mode of the socket, less the umask (unix_bind_bsd, net/unix/af_unix.c).
+    // The file inherits the mode of the socket, minus the umask (unix_bind_bsd,
+    // net/unix/af_unix.c).
     fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
     nix_listen(&fd, Backlog::new(BACKLOG)?)?;
@@ -40,7 +41,7 @@ mod tests {
     use crate::errno::{Errno, errno};
 
     #[test]
-    fn only_its_user_may_open_the_file_and_clients_can_connect() {
+    fn file_is_private_and_clients_can_connect() {
         let folder = std::env::temp_dir().join(format!("linerate-unix-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let path = folder.join("socket");

@@ -1,4 +1,4 @@
-//! Ends the wait of a receiving half, from any thread.
+//! Ends the wait of a receiving half from any thread.
 
 use std::{
     io,
@@ -14,16 +14,16 @@ use nix::{
 
 use crate::poll;
 
-/// A wake-up flag, as an eventfd. Clones share it. It stays set until the waiting side has seen it,
-/// so that none is lost between two waits.
+/// A wake-up flag, which is an eventfd. Clones share it. It stays set until a wait ends by it, so
+/// that wake-ups between two waits are not lost.
 #[derive(Clone, Debug)]
 pub struct Wake(Arc<EventFd>);
 
 impl Wake {
-    /// A flag that is not set.
+    /// Creates a flag that is not set.
     ///
     /// # Errors
-    /// No file descriptor is left.
+    /// The file descriptors are exhausted.
     pub fn new() -> io::Result<Self> {
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self(Arc::new(event)))
@@ -31,22 +31,22 @@ impl Wake {
 
     /// Ends the current or the next wait.
     pub fn wake(&self) {
-        // It fails only if the counter is full, and then it is set.
+        // This fails only if the counter is full, and then the flag is set.
         let _ = self.0.write(1);
     }
 
-    /// As a waker for the half-traits.
+    /// A waker for the half-traits.
     pub fn waker(&self) -> packet::Waker {
         let wake = self.clone();
         Arc::new(move || wake.wake())
     }
 
-    /// Clears the flag; whether it was set.
+    /// Clears the flag. Returns whether it was set.
     pub fn clear(&self) -> bool {
         self.0.read().is_ok()
     }
 
-    /// Waits until `fd` is readable or the flag is set, for so long `at_most`. The flag takes
+    /// Waits until `fd` is readable or the flag is set, at most for `at_most`. The flag takes
     /// precedence, and is cleared.
     pub(crate) fn wait(
         &self,
@@ -77,14 +77,14 @@ impl AsFd for Wake {
     }
 }
 
-/// How a wait ended.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
     Woken,
     Readable,
-    /// The time is over.
+    /// The time has passed.
     TimedOut,
-    /// Nothing to read, and an error or a hang-up is pending.
+    /// An error or a hang-up is pending, without data.
     Failed,
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wake_before_the_wait_ends_it_and_only_once() {
+    fn wake_up_before_a_wait_ends_only_that_wait() {
         let wake = Wake::new().unwrap();
         let waker = wake.waker();
         waker();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_nothing_but_the_flag_ends_in_vain_when_its_time_is_over() {
+    fn wait_for_only_the_flag_times_out() {
         let wake = Wake::new().unwrap();
         assert_eq!(wake.wait(None, Some(Duration::ZERO)).unwrap(), Waited::TimedOut);
     }

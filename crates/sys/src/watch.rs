@@ -1,4 +1,4 @@
-//! Waits until a file is deleted or replaced: removing the UAPI socket shuts the interface down.
+//! Waits until a file is deleted or replaced. Deleting the UAPI socket shuts the interface down.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,7 +20,7 @@ use packet::Waker;
 
 use crate::wake::{Waited, Wake};
 
-/// Events of a directory when a file in it is removed or replaced.
+/// Events of a directory after a file in it was removed or replaced.
 const EVENTS: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_DELETE)
     .union(AddWatchFlags::IN_MOVED_FROM)
@@ -29,23 +29,23 @@ const EVENTS: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_ONLYDIR);
 
-/// Events after which nothing more is reported: the directory was removed or moved.
+/// The last event of a directory, which was removed or moved.
 const ENDED: AddWatchFlags = AddWatchFlags::IN_IGNORED
     .union(AddWatchFlags::IN_DELETE_SELF)
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_UNMOUNT);
 
-/// Interval of the checks when inotify is not available. A user has 128 instances by default, and the
-/// containers of a machine may share one user.
+/// Interval of the checks if inotify is not available. By default, a user may have 128 instances,
+/// and the containers of a machine may share one user.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Watches one file through its directory: an open socket keeps its inode, so a watch on the file
+/// Watches a file through its directory. An open socket keeps its inode, so a watch on the file
 /// itself would not report the deletion.
 #[derive(Debug)]
 pub struct Watch {
-    /// `None` if the user has reached a limit of inotify. The file is polled then.
+    /// `None` if the user has reached a limit of inotify. Then the file is polled.
     inotify: Option<Inotify>,
-    /// The file, if it is polled: it can be examined without access to its directory.
+    /// The file if it is polled, which works without access to its directory.
     file: Option<fs::File>,
     path: PathBuf,
     name: OsString,
@@ -55,7 +55,7 @@ pub struct Watch {
     wake: Wake,
 }
 
-/// How [`Watch::wait`] ended.
+/// The result of [`Watch::wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchOutcome {
     /// The file was deleted, renamed or replaced.
@@ -80,7 +80,7 @@ impl Watch {
     }
 
     fn with(inotify: Option<Inotify>, path: &Path, name: OsString) -> io::Result<Self> {
-        // After the watch was added, so that no change is missed.
+        // This follows adding the watch, so that changes are not missed.
         let identity = identity(path)?;
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let open = || fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -89,7 +89,7 @@ impl Watch {
         Ok(Self { inotify, file, path: path.to_owned(), name, identity, is_gone: false, wake })
     }
 
-    /// Waits until the file is gone.
+    /// Waits until the file is deleted, renamed or replaced.
     ///
     /// # Errors
     /// The kernel is out of memory.
@@ -104,7 +104,7 @@ impl Watch {
         Ok(WatchOutcome::Gone)
     }
 
-    /// Whether the file is gone. Reads all pending events.
+    /// Whether the file was deleted, renamed or replaced. Reads all pending events.
     ///
     /// # Errors
     /// The kernel is out of memory.
@@ -141,13 +141,13 @@ impl Watch {
         let concerns_us = event.name.as_deref() == Some(OsStr::new(&self.name));
         let lost = event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
         event.mask.intersects(ENDED)
-            || (concerns_us && event.mask.intersects(GOING))
+            || (concerns_us && event.mask.intersects(REMOVAL))
             || ((concerns_us || lost) && identity(&self.path).ok() != Some(self.identity))
     }
 }
 
-/// Events of the file's own name when it is removed.
-const GOING: AddWatchFlags = AddWatchFlags::IN_DELETE.union(AddWatchFlags::IN_MOVED_FROM);
+/// Events of the file's name when it is removed.
+const REMOVAL: AddWatchFlags = AddWatchFlags::IN_DELETE.union(AddWatchFlags::IN_MOVED_FROM);
 
 fn notifications(directory: &Path) -> nix::Result<Inotify> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_deleted_while_it_listens_is_gone() {
+    fn deletion_of_a_listening_socket_is_detected() {
         let directory = Directory::new("delete");
         let path = directory.join("wg0.sock");
         let _listener = UnixListener::bind(&path).unwrap();
@@ -207,11 +207,11 @@ mod tests {
             fs::remove_file(&path).unwrap();
             assert_eq!(waiting.join().unwrap(), WatchOutcome::Gone);
         });
-        assert!(watch.is_gone().unwrap(), "it stays gone");
+        assert!(watch.is_gone().unwrap(), "the result stays the same");
     }
 
     #[test]
-    fn deleted_file_is_gone_without_inotify() {
+    fn deletion_is_detected_without_inotify() {
         let directory = Directory::new("poll");
         let path = directory.join("wg0.sock");
         let _listener = UnixListener::bind(&path).unwrap();
@@ -226,19 +226,19 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_another_is_renamed_onto_is_gone() {
+    fn replacement_by_a_rename_is_detected() {
         let directory = Directory::new("replace");
         let (path, other) = (directory.join("a"), directory.join("b"));
         fs::write(&path, "a").unwrap();
         let mut watch = Watch::new(&path).unwrap();
         fs::write(&other, "b").unwrap();
-        assert!(!watch.is_gone().unwrap(), "another file does not matter");
+        assert!(!watch.is_gone().unwrap(), "another file was changed");
         fs::rename(&other, &path).unwrap();
         assert!(watch.is_gone().unwrap());
     }
 
     #[test]
-    fn a_file_whose_directory_is_removed_is_gone() {
+    fn removal_of_the_directory_is_detected() {
         let directory = Directory::new("directory");
         fs::create_dir(directory.join("d")).unwrap();
         let path = directory.join("d/a");
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_cannot_be_watched_and_a_waker_ends_the_wait() {
+    fn missing_file_is_an_error_and_a_waker_ends_the_wait() {
         let directory = Directory::new("missing");
         let path = directory.join("a");
         assert_eq!(Watch::new(&path).unwrap_err().kind(), io::ErrorKind::NotFound);

@@ -1,4 +1,4 @@
-//! The child's side.
+//! The child process in the namespace.
 
 use std::{
     collections::HashSet,
@@ -29,9 +29,10 @@ use crate::{
     tun::{TunError, device},
 };
 
-/// TCP sysctls in `net.ipv4`. Buffers are the minimum, default and maximum in bytes; the maximum is
-/// twice what 1 Gbit/s needs over a path of 66 ms, as the kernel counts its own overhead.
-/// Congestion control is that of our own stack (docs/decisions/0008), where the kernel has it.
+/// TCP sysctls in `net.ipv4`. Buffer sizes are minimum, default and maximum in bytes. The maximum
+/// is twice the bandwidth-delay product of 1 Gbit/s and 66 ms, because the kernel counts its own
+/// overhead. Congestion control is the same as in our own stack (docs/decisions/0008), if the
+/// kernel supports it.
 const TCP: [(&str, &str); 3] = [
     ("tcp_rmem", "4096 131072 16777216"),
     ("tcp_wmem", "4096 65536 16777216"),
@@ -51,40 +52,40 @@ pub(super) fn run(channel: &OwnedFd, plan: &Plan) {
         }
         Err((step, error)) => {
             let errno = errno(&error).unwrap_or(Errno::EIO) as i32;
-            // If the parent is gone, nobody waits for the reply.
+            // This fails if the parent has exited, which does not matter.
             let _ = send(channel, Reply::Refused { step, errno }, None);
         }
     }
 }
 
 fn set_up(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
-    // First of all: in a user namespace our ids are others until they are mapped.
+    // This comes first: in a user namespace our ids change until they are mapped.
     let (user, group) = (getuid(), getgid());
     enter(user, group).map_err(|error| (Step::Enter, error))?;
     let made = configure_links(plan)?;
     set_sysctls(group);
-    drop_privileges().map_err(|error| (Step::Rights, error))?;
+    drop_privileges().map_err(|error| (Step::Privileges, error))?;
     if plan.sandbox {
-        confine_socket_server().map_err(|error| (Step::Rights, io::Error::other(error)))?;
+        confine_socket_server().map_err(|error| (Step::Privileges, io::Error::other(error)))?;
     }
     Ok(made)
 }
 
-/// Enters a user and a network namespace, or, where user namespaces are forbidden, only the latter,
-/// which takes root.
+/// Enters a user and a network namespace. If user namespaces are forbidden, enters only a network
+/// namespace, which requires root.
 fn enter(user: Uid, group: Gid) -> io::Result<()> {
     match unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET) {
         Ok(()) => {
-            // Otherwise no group may be mapped (user_namespaces(7)).
+            // Required before a group can be mapped (user_namespaces(7)).
             fs::write("/proc/self/setgroups", "deny")?;
             fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
             fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
         }
-        // Report the first refusal, as the second call takes root.
+        // Report the first error, as the second call requires root.
         Err(errno) => unshare(CloneFlags::CLONE_NEWNET).map_err(|_| errno)?,
     }
-    // Entering a user namespace resets this, so it comes last. If the parent is gone already, the
-    // channel is closed as well, and `serve` returns.
+    // Entering a user namespace resets this, so it comes last. If the parent has exited already,
+    // the channel is closed too, and `serve` returns.
     Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
 }
 
@@ -109,7 +110,7 @@ fn configure_links(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
         }
         let route = Route { destination, device: index, table: MAIN_TABLE, metric: None };
         match netlink.add_route(&route) {
-            // The prefix of an address is the default route.
+            // The address with prefix length 0 is the default route.
             Err(error) if error.errno() == Some(Errno::EEXIST) => {}
             added => added.map_err(at(Step::Route))?,
         }
@@ -133,15 +134,15 @@ fn cause(error: TunError) -> io::Error {
     errno.into()
 }
 
-/// These are optional: if `/proc/sys` is read-only, it works without them.
+/// These settings are optional: if `/proc/sys` is read-only, they are skipped.
 fn set_sysctls(group: Gid) {
     let net = "/proc/sys/net/ipv4";
-    // So that ICMP echo sockets take no privilege.
+    // Lets this group create ICMP echo sockets without privileges.
     let _ = fs::write(format!("{net}/ping_group_range"), format!("{group} {group}"));
     for (name, value) in TCP {
         let _ = fs::write(format!("{net}/{name}"), value);
     }
-    // Outgoing connections take their keepalive times from here.
+    // Outgoing connections use these keepalive times.
     for (name, value) in [
         ("time", KEEPALIVE.idle.as_secs()),
         ("intvl", KEEPALIVE.interval.as_secs()),
@@ -151,7 +152,7 @@ fn set_sysctls(group: Gid) {
     }
 }
 
-/// Creating sockets of these kinds takes no privilege.
+/// Sockets of these kinds can be created without privileges.
 fn drop_privileges() -> io::Result<()> {
     let none = HashSet::<Capability>::new();
     caps::clear(None, CapSet::Ambient).map_err(io::Error::other)?;
@@ -162,7 +163,7 @@ fn drop_privileges() -> io::Result<()> {
     Ok(prctl::set_dumpable(false)?)
 }
 
-/// Serves one request after the other.
+/// Serves requests one after another.
 pub(super) fn serve(channel: &OwnedFd) {
     let mut request = [0];
     loop {

@@ -2,21 +2,21 @@
 
 use super::{Kind, Step};
 
-/// Bytes of a reply.
+/// Length of a reply in bytes.
 pub(super) const REPLY_LEN: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// The namespace is set up. Carries its TUN.
+    /// The namespace is set up. The TUN is attached.
     Tun {
         /// The index of the TUN's interface in the namespace.
         index: u32,
     },
-    /// Carries a socket.
+    /// A socket is attached.
     Socket,
     /// A step or a request failed.
     Refused {
-        /// The step that failed while setting up.
+        /// The failed step of the setup.
         step: Step,
         errno: i32,
     },
@@ -55,7 +55,7 @@ impl Step {
         Self::Mtu,
         Self::Address,
         Self::Route,
-        Self::Rights,
+        Self::Privileges,
     ];
 
     fn from_byte(byte: u8) -> Option<Self> {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reply_is_read_as_it_was_written_and_nothing_else_is_one() {
+    fn replies_round_trip_and_other_bytes_are_rejected() {
         let refused = Step::ALL.map(|step| Reply::Refused { step, errno: -7 });
         for reply in refused.into_iter().chain([Reply::Tun { index: 70_000 }, Reply::Socket]) {
             assert_eq!(Reply::parse(&reply.encode()), Some(reply));

@@ -14,10 +14,10 @@ use nix::sys::{
 use super::*;
 use crate::{
     netlink::Netlink,
-    testing::{ended_well, forked, skip},
+    testing::{forked, skip, succeeded},
 };
 
-/// A name that no other TUN has.
+/// A name that other TUNs do not have.
 const NAME: &str = "linerate-ns";
 
 fn plan() -> Plan {
@@ -29,13 +29,13 @@ fn plan() -> Plan {
     }
 }
 
-/// Runs `test` in a process that has a namespace.
+/// Runs `test` with a namespace in another process.
 fn with_namespace(test: impl FnOnce(Namespace)) {
     let child = forked(|| open_namespace(test));
-    assert!(ended_well(child));
+    assert!(succeeded(child));
 }
 
-/// Runs `test` in this process, which has a single thread, with a namespace.
+/// Runs `test` with a namespace in this process, which must have a single thread.
 fn open_namespace(test: impl FnOnce(Namespace)) {
     match Namespace::open(&plan(), || {}) {
         Ok((namespace, _tun, info)) => {
@@ -49,12 +49,12 @@ fn open_namespace(test: impl FnOnce(Namespace)) {
 }
 
 #[test]
-fn sockets_are_the_namespaces_and_this_process_stays_where_it_is() {
+fn sockets_are_in_the_namespace_but_this_process_is_not() {
     with_namespace(|namespace| {
         assert_eq!(Netlink::open().unwrap().link_by_name(NAME).unwrap(), None);
         for (kind, at) in [(Kind::Udp4, "10.77.0.1:53"), (Kind::Udp6, "[fd77::1]:53")] {
             let at: SocketAddr = at.parse().unwrap();
-            assert!(UdpSocket::bind(at).is_err(), "{at} is this machine's");
+            assert!(UdpSocket::bind(at).is_err(), "{at} is an address of this machine");
             let socket = namespace.socket(kind).unwrap();
             bind(&socket, at).unwrap();
             assert_eq!(UdpSocket::from(socket).local_addr().unwrap(), at);
@@ -71,7 +71,7 @@ fn sockets_are_the_namespaces_and_this_process_stays_where_it_is() {
 }
 
 #[test]
-fn the_child_has_no_rights_is_confined_and_goes_when_its_line_is_closed() {
+fn child_is_unprivileged_and_confined_and_exits_with_its_channel() {
     with_namespace(|namespace| {
         let status = std::fs::read_to_string(format!("/proc/{}/status", namespace.pid())).unwrap();
         for line in [
@@ -80,16 +80,16 @@ fn the_child_has_no_rights_is_confined_and_goes_when_its_line_is_closed() {
             "NoNewPrivs:\t1",
             "Seccomp:\t2",
         ] {
-            assert!(status.lines().any(|found| found == line), "{line} is not in {status}");
+            assert!(status.lines().any(|found| found == line), "{line} is missing in {status}");
         }
         let child = namespace.child;
         drop(namespace);
-        assert!(ended_well(child));
+        assert!(succeeded(child));
     });
 }
 
 #[test]
-fn a_child_that_cannot_see_its_line_end_goes_with_its_parent() {
+fn child_exits_with_its_parent_also_while_the_channel_is_open() {
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     let parent = forked(|| {
         open_namespace(|namespace| {
@@ -101,7 +101,7 @@ fn a_child_that_cannot_see_its_line_end_goes_with_its_parent() {
     drop(theirs);
     let mut child = [0; size_of::<i32>()];
     if ours.read_exact(&mut child).is_err() {
-        assert!(ended_well(parent), "there is no namespace to be had");
+        assert!(succeeded(parent), "the namespace was not created");
         return;
     }
     let stat = format!("/proc/{}/stat", i32::from_ne_bytes(child));
@@ -113,11 +113,11 @@ fn a_child_that_cannot_see_its_line_end_goes_with_its_parent() {
         std::thread::sleep(Duration::from_millis(10));
         !runs()
     });
-    assert!(gone, "it outlives its parent");
+    assert!(gone, "the child outlives its parent");
 }
 
 #[test]
-fn tcp_sockets_listen_and_connect_within_the_namespace() {
+fn tcp_sockets_listen_and_connect_in_the_namespace() {
     with_namespace(|namespace| {
         let at: SocketAddr = "10.77.0.1:80".parse().unwrap();
         let listening = namespace.socket(Kind::Tcp4).unwrap();
@@ -131,22 +131,22 @@ fn tcp_sockets_listen_and_connect_within_the_namespace() {
         let (_, from) = listener.accept().unwrap();
         let connected = TcpStream::from(connecting);
         assert_eq!(connected.local_addr().unwrap(), from);
-        assert!(TcpListener::bind(at).is_err(), "{at} is this machine's");
+        assert!(TcpListener::bind(at).is_err(), "{at} is an address of this machine");
     });
 }
 
 #[test]
-fn with_other_threads_there_is_no_namespace() {
+fn process_with_other_threads_cannot_create_a_namespace() {
     std::thread::scope(|scope| {
-        // The test runs in a thread of its own, beside the main one.
+        // The test does not run in the main thread.
         let opened = scope.spawn(|| Namespace::open(&plan(), || {})).join().unwrap();
         assert!(matches!(opened, Err(NamespaceError::Fork(_))));
     });
 }
 
 #[test]
-fn of_several_descriptors_in_one_message_one_is_taken_and_the_others_are_closed() {
-    // In a process of its own, so that no other test opens descriptors.
+fn one_descriptor_of_a_message_is_accepted_and_the_others_are_closed() {
+    // In a separate process, so that other tests do not open descriptors.
     let child = forked(|| {
         let (ours, theirs) = channel::pair().unwrap();
         let open = || fs::read_dir("/proc/self/fd").unwrap().count();
@@ -166,5 +166,5 @@ fn of_several_descriptors_in_one_message_one_is_taken_and_the_others_are_closed(
             assert_eq!(open(), before, "{count}");
         }
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
 }

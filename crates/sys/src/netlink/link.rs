@@ -37,20 +37,20 @@ pub struct Link {
 }
 
 impl Netlink {
-    /// The link with this name, if there is one.
+    /// The link with this name; `None` if it does not exist.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn link_by_name(&self, name: &str) -> Result<Option<Link>, NetlinkError> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
         self.one_link(message)
     }
 
-    /// The link with this index, if there is one.
+    /// The link with this index; `None` if it does not exist.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn link(&self, index: u32) -> Result<Option<Link>, NetlinkError> {
         self.one_link(link_message(index))
     }
@@ -58,7 +58,7 @@ impl Netlink {
     /// All links.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn links(&self) -> Result<Vec<Link>, NetlinkError> {
         let mut links = Vec::new();
         self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
@@ -72,7 +72,7 @@ impl Netlink {
     /// Sets a link's MTU, in bytes.
     ///
     /// # Errors
-    /// The kernel's refusal: EINVAL if the device cannot have that MTU.
+    /// An error of the kernel: EINVAL if the device cannot have that MTU.
     pub fn set_mtu(&self, index: u32, mtu: u32) -> Result<(), NetlinkError> {
         let mut message = link_message(index);
         message.attributes.push(LinkAttribute::Mtu(mtu));
@@ -82,7 +82,7 @@ impl Netlink {
     /// Brings a link up.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn set_up(&self, index: u32) -> Result<(), NetlinkError> {
         self.set_flags(index, LinkFlags::Up)
     }
@@ -90,7 +90,7 @@ impl Netlink {
     /// Takes a link down. The kernel removes its routes.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn set_down(&self, index: u32) -> Result<(), NetlinkError> {
         self.set_flags(index, LinkFlags::empty())
     }
@@ -98,18 +98,18 @@ impl Netlink {
     /// Deletes a link.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn delete_link(&self, index: u32) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::DelLink(link_message(index)), 0)
     }
 
     /// Adds an address to a link, with the route to its prefix. Duplicate address detection is
-    /// skipped, as a tunnel has no neighbours, so that the address can be bound as soon as this
-    /// returns. Packets *to* an IPv6 address may still be lost for some microseconds, until the
-    /// kernel's work queue has made it local.
+    /// skipped, as a tunnel lacks neighbours, so the address can be bound at once. Packets *to* an
+    /// IPv6 address may still be lost for some microseconds, until the kernel's work queue has
+    /// made it local.
     ///
     /// # Errors
-    /// The kernel's refusal: EEXIST if the link has it.
+    /// An error of the kernel: EEXIST if the link has it.
     pub fn add_address(&self, index: u32, address: IpNet) -> Result<(), NetlinkError> {
         let mut message = address_message(index, address);
         // Otherwise an IPv6 address is tentative until a work queue has run, even on a link
@@ -121,7 +121,7 @@ impl Netlink {
     /// Removes an address from a link.
     ///
     /// # Errors
-    /// The kernel's refusal: EADDRNOTAVAIL if the link does not have it.
+    /// An error of the kernel: EADDRNOTAVAIL if the link does not have it.
     pub fn delete_address(&self, index: u32, address: IpNet) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::DelAddress(address_message(index, address)), 0)
     }
@@ -129,7 +129,7 @@ impl Netlink {
     /// The addresses of a link.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn addresses(&self, index: u32) -> Result<Vec<IpNet>, NetlinkError> {
         let mut addresses = Vec::new();
         self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
@@ -142,11 +142,11 @@ impl Netlink {
         Ok(addresses)
     }
 
-    /// The networks that links which are up are directly connected to, except for link `except`,
-    /// loopback and point-to-point links such as tunnels. Link-local networks are left out.
+    /// The directly connected networks of all links that are up, except for link `except`,
+    /// loopback and point-to-point links such as tunnels. Link-local networks are omitted.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn connected_networks(&self, except: u32) -> Result<HashSet<IpNet>, NetlinkError> {
         let mut links = HashSet::new();
         self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
@@ -175,11 +175,11 @@ impl Netlink {
         Ok(networks)
     }
 
-    /// The networks that this machine has or reaches by other links than `except`: its own addresses, next
-    /// hops, and the destinations of all routes but default ones.
+    /// The networks that this machine uses on links other than `except`: its own addresses, next
+    /// hops, and destinations of routes other than default routes.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn networks_in_use(&self, except: u32) -> Result<Vec<IpNet>, NetlinkError> {
         let mut networks = Vec::new();
         self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
@@ -209,7 +209,7 @@ impl Netlink {
         }
     }
 
-    /// Sets or clears the flag for up.
+    /// Sets or clears the flag `IFF_UP`.
     fn set_flags(&self, index: u32, flags: LinkFlags) -> Result<(), NetlinkError> {
         let mut message = link_message(index);
         message.header.flags = flags;
@@ -279,7 +279,7 @@ fn address_message(index: u32, address: IpNet) -> AddressMessage {
     message
 }
 
-/// On a point-to-point link IFA_ADDRESS is the other end's, and IFA_LOCAL is ours
+/// On a point-to-point link, IFA_ADDRESS is the address of the other end, and IFA_LOCAL is ours
 /// (linux/if_addr.h).
 fn address_of(message: &AddressMessage) -> Option<IpNet> {
     let mut found: Option<IpAddr> = None;

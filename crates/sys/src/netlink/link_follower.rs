@@ -1,14 +1,14 @@
-//! Follows one interface through the network namespaces that it is moved to.
+//! Follows one interface as it is moved between network namespaces.
 //!
 //! ```text
 //!   RTM_DELLINK with another namespace and index -> moved there; without: deleted
-//!   RTM_NEWLINK from where it is -----------------> up, down, MTU
+//!   RTM_NEWLINK from its current namespace --------> up, down, MTU
 //! ```
 //!
-//! The socket stays in its namespace. It receives notifications of another one
-//! (NETLINK_LISTEN_ALL_NSID) if its own namespace has an id for that one, which the move assigns to
-//! the first, and if the process had CAP_NET_BROADCAST there when the socket was opened
-//! (`do_one_broadcast`, net/netlink/af_netlink.c).
+//! The socket stays in its namespace. It receives notifications from another namespace
+//! (NETLINK_LISTEN_ALL_NSID) under two conditions: its own namespace has an id for the other one,
+//! which the first move assigns, and the process had CAP_NET_BROADCAST in the other one when the
+//! socket was opened (`do_one_broadcast`, net/netlink/af_netlink.c).
 
 use std::{
     collections::VecDeque,
@@ -28,12 +28,12 @@ use nix::{
 };
 
 use super::{
-    KEPT, Link, Netlink, messages,
+    LISTENER_BUFFER, Link, Netlink, messages,
     monitor::{BUFFER, is_whole_link},
 };
 use crate::poll;
 
-/// Bytes of the control message with a namespace id.
+/// Length of the control message with a namespace id, in bytes.
 const CONTROL_LEN: usize = 64;
 
 /// A change of the interface.
@@ -43,27 +43,27 @@ pub enum LinkChange {
     Up,
     /// It was taken down.
     Down,
-    /// It has another MTU.
+    /// Its MTU changed.
     Mtu(u32),
-    /// It was moved to another namespace. If its changes are seen there, the next event says that
-    /// it is down.
+    /// It was moved to another namespace. If its changes there are visible, the next event is
+    /// [`LinkChange::Down`].
     MovedAway {
-        /// Whether this process is notified of changes there.
+        /// Whether this process receives notifications from that namespace.
         is_visible: bool,
     },
-    /// It was moved back, and has this index.
+    /// It was moved back, and now has this index.
     MovedBack(u32),
     Deleted,
-    /// The socket's buffer overflowed: read the current state again.
+    /// The socket's buffer overflowed. Read the current state again.
     Lost,
 }
 
-/// Listens for changes of one interface.
+/// Monitors one interface.
 #[derive(Debug)]
 pub struct LinkFollower {
     socket: Socket,
     location: Location,
-    /// MTU and whether it is up, as last seen in its current namespace.
+    /// MTU and up state, as last reported in its current namespace.
     last: Option<(u32, bool)>,
     /// Whether the kernel reports changes in other namespaces.
     is_visible: bool,
@@ -77,14 +77,14 @@ enum Location {
     Home(u32),
     /// In the namespace with this id, with this index.
     Elsewhere(i32, u32),
-    /// Moving from the namespace with this id to another one, where it has this index.
+    /// Moving from the namespace with this id to another one, in which it gets this index.
     Leaving(i32, u32),
-    /// In a namespace that the socket is not notified of.
+    /// In a namespace from which the socket receives no notifications.
     Unseen,
 }
 
 impl AsFd for LinkFollower {
-    /// Readable where there may be a change.
+    /// Readable when a change may be pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -110,7 +110,7 @@ impl LinkFollower {
             last: link.as_ref().map(|link| (link.mtu, link.up)),
             is_visible,
             events: VecDeque::new(),
-            buffer: vec![0; KEPT],
+            buffer: vec![0; LISTENER_BUFFER],
         };
         if link.is_none() {
             follow.location = Location::Unseen;
@@ -133,7 +133,7 @@ impl LinkFollower {
         }
     }
 
-    /// The next change, if there is one.
+    /// The next change; `None` if no change is pending.
     ///
     /// # Errors
     /// The socket failed.
@@ -142,7 +142,7 @@ impl LinkFollower {
         Ok(self.events.pop_front())
     }
 
-    /// Reads once; whether there was something.
+    /// Reads once. Returns whether data was available.
     fn read(&mut self) -> io::Result<bool> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let read = receive(&self.socket, &mut buffer);
@@ -160,7 +160,7 @@ impl LinkFollower {
             Err(Errno::ENOBUFS) => {
                 match self.location {
                     Location::Leaving(..) => self.location = Location::Unseen,
-                    // It was moved or deleted; of the latter the TUN device tells as well.
+                    // It was moved or deleted. The TUN device also reports a deletion.
                     Location::Home(index) if is_absent(index) => {
                         self.location = Location::Unseen;
                         self.events.push_back(LinkChange::MovedAway { is_visible: false });
@@ -187,7 +187,7 @@ impl LinkFollower {
         }
         let here = Location::new(nsid, link.header.index);
         if let Location::Leaving(from, index) = self.location {
-            // The arrival is the very next notification of any link, if there is one at all
+            // If the arrival is reported at all, it is the next notification of any link
             // (__dev_change_net_namespace, net/core/dev.c).
             let arrives = !is_gone && link.header.index == index && nsid != Some(from);
             self.location = if arrives { here } else { Location::Unseen };
@@ -228,7 +228,7 @@ impl LinkFollower {
         };
         self.last = None;
         self.location = match self.location {
-            // The id is valid in the namespace that it leaves.
+            // The id is valid in the previous namespace.
             Location::Home(_) if nsid >= 0 => Location::Elsewhere(nsid, index),
             Location::Elsewhere(from, _) => Location::Leaving(from, index),
             _ => Location::Unseen,
@@ -243,7 +243,7 @@ impl Location {
     }
 }
 
-/// Receives messages, and the id of their namespace unless it is the socket's own.
+/// Receives messages, and the id of their namespace if it is not the socket's own.
 fn receive(socket: &Socket, buffer: &mut [u8]) -> Result<(usize, Option<i32>), Errno> {
     let mut control = vec![0; CONTROL_LEN];
     let mut parts = [IoSliceMut::new(buffer)];

@@ -1,7 +1,7 @@
 //! Notifications of changes of links, addresses, routes and rules.
 //!
 //! ```text
-//!   multicast groups -> socket -> parse -> compare with links as last seen -> Event
+//!   multicast groups -> socket -> parse -> compare with last state of links -> Event
 //! ```
 
 use std::{
@@ -15,7 +15,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, link::LinkMessage
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use packet::Waker;
 
-use super::{KEPT, Link, Netlink, messages};
+use super::{LISTENER_BUFFER, Link, Netlink, messages};
 use crate::{
     errno::{Errno, errno},
     wake::{Waited, Wake},
@@ -32,8 +32,8 @@ const GROUPS: [u32; 7] = [
     libc::RTNLGRP_IPV6_RULE,
 ];
 
-/// Bytes of the socket's buffer. If the notifications of a change do not fit, the event is
-/// [`Event::Lost`]; those of a full routing table should.
+/// Size of the socket's buffer in bytes. If notifications do not fit, the event is
+/// [`Event::Lost`]. Those of a full routing table should fit.
 pub(super) const BUFFER: u32 = 1024 * 1024;
 
 /// A change.
@@ -54,14 +54,14 @@ pub enum Event {
         index: u32,
         mtu: u32,
     },
-    /// Routes were added or removed, in either family. Consecutive changes are one event.
+    /// Routes of IPv4 or IPv6 were added or removed. Consecutive changes are one event.
     RoutesChanged,
-    /// Policy rules were added or removed, likewise.
+    /// Policy rules were added or removed. Consecutive changes are one event.
     RulesChanged,
-    /// Addresses were added or removed, likewise. The kernel may not have changed the routes to
-    /// their networks yet.
+    /// Addresses were added or removed. Consecutive changes are one event. The kernel may not have
+    /// changed the routes to their networks yet.
     AddressesChanged,
-    /// The socket's buffer overflowed: read the current state again.
+    /// The socket's buffer overflowed. Read the current state again.
     Lost,
 }
 
@@ -75,19 +75,19 @@ impl Event {
     }
 }
 
-/// Listens for changes in the network namespace of the thread that opened it.
+/// Monitors the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
     wake: Wake,
-    /// MTU and whether up, of each link as last seen.
+    /// MTU and up state of each link, as last reported.
     links: HashMap<u32, (u32, bool)>,
     events: VecDeque<Event>,
     buffer: Vec<u8>,
 }
 
 impl Monitor {
-    /// Listens from now on.
+    /// Starts monitoring.
     ///
     /// # Errors
     /// No socket could be opened.
@@ -106,7 +106,7 @@ impl Monitor {
             wake: Wake::new()?,
             links: links.into_iter().map(|link| (link.index, (link.mtu, link.up))).collect(),
             events: VecDeque::new(),
-            buffer: Vec::with_capacity(KEPT),
+            buffer: Vec::with_capacity(LISTENER_BUFFER),
         })
     }
 
@@ -126,7 +126,7 @@ impl Monitor {
         }
     }
 
-    /// The next change, if there is one.
+    /// The next change; `None` if no change is pending.
     ///
     /// # Errors
     /// The socket failed.
@@ -140,7 +140,7 @@ impl Monitor {
         self.wake.waker()
     }
 
-    /// Reads once; whether there was something.
+    /// Reads once. Returns whether data was available.
     fn read(&mut self) -> io::Result<bool> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
@@ -209,8 +209,8 @@ impl AsFd for Monitor {
     }
 }
 
-/// Bridges also report their ports as links of family AF_BRIDGE, even as deleted ones, and IPv6
-/// reports its settings as AF_INET6.
+/// Whether a message describes a link itself. Bridges also report their ports as links of family
+/// AF_BRIDGE, even as deleted links, and IPv6 reports its settings as AF_INET6.
 pub(super) fn is_whole_link(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Unspec
 }

@@ -31,12 +31,12 @@ pub struct Route {
     pub metric: Option<u32>,
 }
 
-/// Where a default route leads; nowhere if there is none.
+/// The next hop of a default route. Without a default route both fields are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DefaultRoute {
     /// The device's index.
     pub device: Option<u32>,
-    /// The next router, where it is told and of IPv4.
+    /// The gateway, if the route has one of IPv4.
     pub gateway: Option<Ipv4Addr>,
 }
 
@@ -44,7 +44,7 @@ impl Netlink {
     /// Adds a route.
     ///
     /// # Errors
-    /// The kernel's refusal: EEXIST if the table has a route to that destination with that metric;
+    /// An error of the kernel: EEXIST if the table has a route to that destination with that metric;
     /// ENETDOWN if the device is down.
     pub fn add_route(&self, route: &Route) -> Result<(), NetlinkError> {
         let message = RouteNetlinkMessage::NewRoute(route.to_message());
@@ -54,7 +54,7 @@ impl Netlink {
     /// Deletes a route.
     ///
     /// # Errors
-    /// The kernel's refusal: ESRCH if there is no such route.
+    /// An error of the kernel: ESRCH if the route does not exist.
     pub fn delete_route(&self, route: &Route) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::DelRoute(route.to_message()), 0)
     }
@@ -63,7 +63,7 @@ impl Netlink {
     /// a gateway.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn routes(&self, family: Family, table: u32) -> Result<Vec<Route>, NetlinkError> {
         let mut routes = Vec::new();
         self.dump_routes(family, |message| {
@@ -74,10 +74,10 @@ impl Netlink {
         Ok(routes)
     }
 
-    /// The numbers of all routing tables that have a route, of any kind, in either family.
+    /// The numbers of all routing tables that contain a route of any kind, of IPv4 or IPv6.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn tables(&self) -> Result<BTreeSet<u32>, NetlinkError> {
         let mut tables = BTreeSet::new();
         for family in [Family::V4, Family::V6] {
@@ -88,21 +88,21 @@ impl Netlink {
         Ok(tables)
     }
 
-    /// The MTU towards `to` in bytes: that of the route, including a learned path MTU, else that of
-    /// the interface. `None` if there is no route. A `fwmark` other than 0 takes the route of
-    /// packets with that mark.
+    /// The MTU towards `to` in bytes: that of the route, including a learned path MTU, otherwise
+    /// that of the interface. `None` without a route. If `fwmark` is not 0, the route of packets
+    /// with that mark is used.
     ///
     /// # Errors
-    /// The kernel's refusal, other than that there is no route.
+    /// An error of the kernel other than a missing route.
     pub fn mtu_to(&self, to: IpAddr, fwmark: u32) -> Result<Option<u32>, NetlinkError> {
         self.next_hop(to, None, fwmark)?.map_or(Ok(None), |hop| self.mtu_of(&hop))
     }
 
-    /// The index of the device that packets with this mark to `to` leave through, where they are
-    /// sent from the host's own address `from` if one is given; `None` if there is no route.
+    /// The index of the outgoing device of packets with this mark to `to`. If `from` is given,
+    /// they are sent from that address of this host. `None` without a route.
     ///
     /// # Errors
-    /// The kernel's refusal, other than that there is no route.
+    /// An error of the kernel other than a missing route.
     pub fn device_to(
         &self,
         to: IpAddr,
@@ -112,7 +112,7 @@ impl Netlink {
         Ok(self.next_hop(to, from, fwmark)?.and_then(|hop| hop.device))
     }
 
-    /// The next hop towards an address; `None` if there is no route.
+    /// The next hop towards an address; `None` without a route.
     fn next_hop(
         &self,
         to: IpAddr,
@@ -151,11 +151,11 @@ impl Netlink {
         }
     }
 
-    /// The MTU of the default route with the lowest metric, IPv4 before IPv6; `None` if there is no
+    /// The MTU of the default route with the lowest metric, IPv4 before IPv6; `None` without a
     /// default route.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn default_route_mtu(&self) -> Result<Option<u32>, NetlinkError> {
         for family in [Family::V4, Family::V6] {
             if let Some(hop) = self.default_hop(family)?
@@ -167,20 +167,20 @@ impl Netlink {
         Ok(None)
     }
 
-    /// The gateway of IPv4's default route with the lowest metric; `None` if there is no default
-    /// route, or if it has none.
+    /// The gateway of the IPv4 default route with the lowest metric; `None` without such a route,
+    /// or if it leads directly to a device.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn default_gateway(&self) -> Result<Option<Ipv4Addr>, NetlinkError> {
         Ok(self.default_hop(Family::V4)?.and_then(|hop| hop.gateway))
     }
 
-    /// Where all packets leave that no other route is for, IPv4's and IPv6's: two that are the same
-    /// lead to the same next hop.
+    /// The default routes of IPv4 and IPv6. If two results are equal, their next hops are the
+    /// same.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn default_routes(&self) -> Result<[DefaultRoute; 2], NetlinkError> {
         let way = |family| {
             let hop = self.default_hop(family)?;
@@ -190,7 +190,7 @@ impl Netlink {
         Ok([way(Family::V4)?, way(Family::V6)?])
     }
 
-    /// Where a family's default route with the lowest metric leads.
+    /// The next hop of a family's default route with the lowest metric.
     fn default_hop(&self, family: Family) -> Result<Option<NextHop>, NetlinkError> {
         let mut best: Option<(u32, NextHop)> = None;
         self.dump_routes(family, |message| {
@@ -205,9 +205,9 @@ impl Netlink {
         Ok(best.map(|(_, hop)| hop))
     }
 
-    /// Destinations and next hops of a family's routes to this machine and to others that lead through other
-    /// links than `except`. Left out are the destinations of default routes, and of the two halves of all
-    /// addresses, by which some VPNs replace a default route.
+    /// Destinations and next hops of a family's local and unicast routes through links other than
+    /// `except`. Omitted are the destinations of default routes, and of the two halves of the
+    /// address space, with which some VPNs replace a default route.
     pub(super) fn routed_networks(
         &self,
         family: Family,
@@ -241,7 +241,7 @@ impl Netlink {
         let mut message = RouteMessage::default();
         message.header.address_family = family.into();
         self.dump(RouteNetlinkMessage::GetRoute(message), |reply| match reply {
-            // Cloned routes are not configuration, but learned path MTUs and the like. A kernel
+            // Cloned routes are not configuration but, for example, learned path MTUs. A kernel
             // without IPv6 answers a request for its routes with those of all families.
             RouteNetlinkMessage::NewRoute(message)
                 if !message.header.flags.contains(RouteFlags::Cloned)
@@ -347,7 +347,7 @@ impl NextHop {
     }
 }
 
-/// The attribute is for table numbers that do not fit the header's byte.
+/// The attribute is used for table numbers that do not fit the header's byte.
 fn table_of(message: &RouteMessage) -> u32 {
     let attribute = message.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Table(table) => Some(*table),

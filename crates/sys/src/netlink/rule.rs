@@ -1,4 +1,4 @@
-//! Policy rules: which routing table a packet is looked up in.
+//! Policy rules, which select the routing table of a packet.
 
 use std::net::IpAddr;
 
@@ -51,12 +51,12 @@ impl TryFrom<AddressFamily> for Family {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FwMark {
     pub value: u32,
-    /// The bits of a packet's mark to compare.
+    /// The compared bits of a packet's mark.
     pub mask: u32,
 }
 
 impl FwMark {
-    /// A mark of which all bits are compared.
+    /// A mark with a full mask.
     pub fn exact(value: u32) -> Self {
         Self { value, mask: u32::MAX }
     }
@@ -65,17 +65,18 @@ impl FwMark {
 /// A rule that selects a table by a packet's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The IP version it applies to.
+    /// The IP version of the packets.
     pub family: Family,
     /// The mark that a packet must have; `None` for any.
     pub fwmark: Option<FwMark>,
     /// Whether the rule applies to packets that do *not* have the mark.
     pub invert: bool,
-    /// The table to look up.
+    /// The selected table.
     pub table: u32,
-    /// Rules are tried from the lowest on; `None` lets the kernel put it before all but the first.
+    /// Rules with lower numbers are tried first. With `None`, the kernel inserts the rule before
+    /// all rules except the first.
     pub priority: Option<u32>,
-    /// Ignores routes whose prefix is not longer than this.
+    /// Routes with a prefix of at most this length are ignored.
     pub suppress_prefix_length: Option<u32>,
 }
 
@@ -83,17 +84,17 @@ impl Netlink {
     /// Adds a rule.
     ///
     /// # Errors
-    /// The kernel's refusal: EEXIST if there is an equal one.
+    /// An error of the kernel: EEXIST if there is an equal one.
     pub fn add_rule(&self, rule: &Rule) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::NewRule(rule.to_message()), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Adds the first of some rules, before those of the others that are there. The kernel adds a
-    /// rule behind all of its priority, so the others are added again. Each of them is there all the
-    /// time: the kernel allows a second equal rule, and deletes the first of two.
+    /// Adds a rule before those of `others` that exist. The kernel adds a rule behind all rules of
+    /// the same priority, so the others are added again. Each of them stays in effect throughout:
+    /// the kernel allows a second equal rule, and deletes the first of two.
     ///
     /// # Errors
-    /// The kernel's refusal: EEXIST if there is an equal one.
+    /// An error of the kernel: EEXIST if there is an equal one.
     pub fn add_rule_before(&self, rule: &Rule, others: &[Rule]) -> Result<(), NetlinkError> {
         self.add_rule(rule)?;
         let is_after = |other: &&Rule| {
@@ -101,40 +102,40 @@ impl Netlink {
         };
         for other in others.iter().filter(is_after) {
             self.change(RouteNetlinkMessage::NewRule(other.to_message()), NLM_F_CREATE)?;
-            // If it was not there, this deletes the new one.
+            // If it did not exist, this deletes the new one.
             self.delete_rule(other)?;
         }
         Ok(())
     }
 
-    /// Deletes the first rule that matches. The kernel compares neither fields that are `None` nor
-    /// `invert`: pass a rule as [`Netlink::rules`] lists it, with its priority.
+    /// Deletes the first matching rule. The kernel compares neither fields that are `None` nor
+    /// `invert`, so pass a rule from [`Netlink::rules`], with its priority.
     ///
     /// # Errors
-    /// The kernel's refusal: ENOENT if there is no such rule.
+    /// An error of the kernel: ENOENT if the rule does not exist.
     pub fn delete_rule(&self, rule: &Rule) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::DelRule(rule.to_message()), 0)
     }
 
-    /// The rules of a family that a [`Rule`] can describe, by priority.
+    /// The rules of a family that a [`Rule`] can represent, by priority.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn rules(&self, family: Family) -> Result<Vec<Rule>, NetlinkError> {
         let mut rules = Vec::new();
         self.dump_rules(family, |message| rules.extend(Rule::from_message(message)))?;
         Ok(rules)
     }
 
-    /// The priority of the first rule of a family after that of the local table, whatever its kind;
-    /// `None` if there is no other.
+    /// The priority of a family's first rule of any kind after that of the local table; `None` if
+    /// that is the only rule.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// An error of the kernel.
     pub fn first_rule_priority(&self, family: Family) -> Result<Option<u32>, NetlinkError> {
         let mut first: Option<u32> = None;
         self.dump_rules(family, |message| {
-            // Priority 0 has no attribute.
+            // Priority 0 is encoded without an attribute.
             let priority = message.attributes.iter().find_map(|attribute| match attribute {
                 RuleAttribute::Priority(priority) => Some(*priority),
                 _ => None,
@@ -191,14 +192,14 @@ impl Rule {
             fwmark: None,
             invert: header.flags.contains(RuleFlags::Invert),
             table: header.table.into(),
-            // Priority 0 has no attribute.
+            // Priority 0 is encoded without an attribute.
             priority: Some(0),
             suppress_prefix_length: None,
         };
         let (mut mark, mut mask) = (0, None);
         for attribute in &message.attributes {
             match attribute {
-                // Mark 0 has no attribute.
+                // Mark 0 is encoded without an attribute.
                 RuleAttribute::FwMark(value) => mark = *value,
                 RuleAttribute::FwMask(bits) => mask = Some(*bits),
                 RuleAttribute::Protocol(_) => {}
@@ -222,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_with_a_selector_that_we_do_not_know_is_ignored() {
+    fn rule_with_an_unsupported_selector_is_ignored() {
         let rule = Rule {
             family: Family::V4,
             fwmark: Some(FwMark::exact(7)),

@@ -24,10 +24,10 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// All events of the monitor so far.
+/// All pending events of the monitor.
 fn events(monitor: &mut Monitor) -> Vec<Event> {
-    // Notifications are queued before the request is answered, except for those of IPv6, which a
-    // work queue sends.
+    // Notifications are queued before the reply, except for those of IPv6, which a work queue
+    // sends.
     let mut events = Vec::new();
     let brief = Some(Duration::from_millis(20));
     while crate::poll::readable([std::os::fd::AsFd::as_fd(monitor)], brief).unwrap()[0] {
@@ -62,7 +62,7 @@ fn addresses_can_be_added_listed_and_deleted() {
 }
 
 #[test]
-fn a_route_can_be_added_once_found_and_deleted() {
+fn route_can_be_added_once_listed_and_deleted() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let device = info.index;
@@ -101,7 +101,7 @@ fn a_route_can_be_added_once_found_and_deleted() {
 }
 
 #[test]
-fn ipv6_of_a_link_is_on_or_off_or_absent() {
+fn ipv6_of_a_link_is_enabled_disabled_or_absent() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let of_link = || netlink.link(info.index).unwrap().unwrap().disable_ipv6;
@@ -114,7 +114,7 @@ fn ipv6_of_a_link_is_on_or_off_or_absent() {
 }
 
 #[test]
-fn a_table_is_in_use_whatever_the_kind_of_its_routes() {
+fn table_with_a_route_of_any_kind_is_in_use() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         netlink.set_up(info.index).unwrap();
@@ -132,7 +132,7 @@ fn a_table_is_in_use_whatever_the_kind_of_its_routes() {
 }
 
 #[test]
-fn only_the_networks_of_other_links_that_are_up_and_no_tunnels_are_connected() {
+fn connected_networks_are_those_of_other_links_that_are_up_except_tunnels() {
     in_namespace(|netlink| {
         let (_recv, _send, tunnel) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         for (name, end) in [("lan0", "lan1"), ("lan2", "lan3")] {
@@ -193,7 +193,7 @@ fn networks_in_use_are_addresses_routes_and_next_hops_of_other_links() {
 }
 
 #[test]
-fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
+fn rules_of_wg_quick_can_be_added_listed_and_deleted() {
     in_namespace(|netlink| {
         /// The priority of the rule for the main table (ip-rule(8)).
         const MAIN_PRIORITY: u32 = 32766;
@@ -232,7 +232,7 @@ fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
             let unplaced: Vec<_> =
                 added.iter().map(|rule| Rule { priority: None, ..*rule }).collect();
             assert_eq!(unplaced, [Rule { priority: None, ..fixed }, suppressed, marked]);
-            assert!(added[1].priority < added[2].priority, "the later goes first");
+            assert!(added[1].priority < added[2].priority, "a later rule gets a lower priority");
             for rule in &added {
                 netlink.delete_rule(rule).unwrap();
             }
@@ -244,7 +244,7 @@ fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
 }
 
 #[test]
-fn a_rule_is_restored_before_the_others_of_its_priority() {
+fn rule_is_restored_before_the_others_of_its_priority() {
     in_namespace(|netlink| {
         for family in [Family::V4, Family::V6] {
             let first = Rule {
@@ -277,7 +277,7 @@ fn a_rule_is_restored_before_the_others_of_its_priority() {
             netlink.delete_rule(&first).unwrap();
             netlink.delete_rule(&second).unwrap();
             netlink.add_rule_before(&first, &[second]).unwrap();
-            assert_eq!(ours(), [first, other], "what was deleted is left to its own turn");
+            assert_eq!(ours(), [first, other], "deleted rules are not restored early");
             // Packets never pass without the second rule while the first is restored.
             netlink.add_rule(&second).unwrap();
             let is_over = AtomicBool::new(false);
@@ -307,7 +307,7 @@ fn a_rule_is_restored_before_the_others_of_its_priority() {
 }
 
 #[test]
-fn the_mtu_towards_an_address_is_the_interfaces_and_without_a_route_there_is_none() {
+fn mtu_towards_an_address_is_that_of_the_interface_of_its_route() {
     in_namespace(|netlink| {
         assert_eq!(netlink.mtu_to(address("192.0.2.1"), 0).unwrap(), None);
         assert_eq!(netlink.mtu_to(address("2001:db8::1"), 0).unwrap(), None);
@@ -324,7 +324,7 @@ fn the_mtu_towards_an_address_is_the_interfaces_and_without_a_route_there_is_non
         netlink.add_address(one.index, net("10.9.0.1/24")).unwrap();
         netlink.add_address(one.index, net("fd00::1/64")).unwrap();
         assert_eq!(netlink.default_route_mtu().unwrap(), Some(1400));
-        assert_eq!(netlink.default_gateway().unwrap(), None, "they lead to devices alone");
+        assert_eq!(netlink.default_gateway().unwrap(), None, "these routes have no gateway");
         for (family, to) in [(Family::V4, "192.0.2.1"), (Family::V6, "2001:db8::1")] {
             assert_eq!(netlink.mtu_to(address(to), 0).unwrap(), Some(1400));
             let rule = Rule {
@@ -337,13 +337,13 @@ fn the_mtu_towards_an_address_is_the_interfaces_and_without_a_route_there_is_non
             };
             netlink.add_rule(&rule).unwrap();
             assert_eq!(netlink.mtu_to(address(to), 0).unwrap(), Some(1300), "into the tunnel");
-            assert_eq!(netlink.mtu_to(address(to), 9).unwrap(), Some(1400), "beside it");
+            assert_eq!(netlink.mtu_to(address(to), 9).unwrap(), Some(1400), "outside the tunnel");
         }
     });
 }
 
 #[test]
-fn a_missing_link_is_none_and_its_change_keeps_the_errno() {
+fn changing_a_missing_link_returns_the_errno() {
     in_namespace(|netlink| {
         assert_eq!(netlink.link_by_name("lr0").unwrap(), None);
         assert_eq!(netlink.link(4711).unwrap(), None);
@@ -355,7 +355,7 @@ fn a_missing_link_is_none_and_its_change_keeps_the_errno() {
 }
 
 #[test]
-fn a_monitor_reports_every_change_once_and_none_from_before() {
+fn monitor_reports_each_later_change_once() {
     in_namespace(|netlink| {
         let (recv, send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let index = info.index;
@@ -368,7 +368,7 @@ fn a_monitor_reports_every_change_once_and_none_from_before() {
         assert!(up.contains(&Event::LinkUp { index }), "{up:?}");
         for one in [net("10.9.0.1/24"), net("fd00::1/64")] {
             netlink.add_address(index, one).unwrap();
-            // That of IPv6 is sent by a work queue.
+            // The event of IPv6 is sent by a work queue.
             let mut added = events(&mut monitor);
             for _ in 0..100 {
                 if !added.contains(&Event::AddressesChanged) {
@@ -409,7 +409,7 @@ fn a_monitor_reports_every_change_once_and_none_from_before() {
 }
 
 #[test]
-fn a_waiting_monitor_reports_a_change_and_is_ended_by_its_waker() {
+fn waiting_monitor_reports_a_change_and_is_ended_by_its_waker() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let mut monitor = Monitor::open().unwrap();
@@ -429,7 +429,7 @@ fn a_waiting_monitor_reports_a_change_and_is_ended_by_its_waker() {
 }
 
 #[test]
-fn a_monitor_that_was_overrun_says_so_and_goes_on() {
+fn monitor_reports_an_overflow_and_continues() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let mut monitor = Monitor::open().unwrap();
@@ -444,7 +444,7 @@ fn a_monitor_that_was_overrun_says_so_and_goes_on() {
 }
 
 #[test]
-fn a_link_has_its_kind_and_a_route_its_device() {
+fn links_have_their_kind_and_routes_their_device() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         netlink.add_address(info.index, net("10.9.0.1/24")).unwrap();
@@ -456,7 +456,11 @@ fn a_link_has_its_kind_and_a_route_its_device() {
         assert_eq!(device_to("10.9.0.7", None), Some(info.index));
         assert_eq!(device_to("10.8.0.7", None), None);
         assert_eq!(device_to("10.9.0.7", Some(address("10.9.0.1"))), Some(info.index));
-        assert_eq!(device_to("10.9.0.7", Some(address("10.9.0.2"))), None, "not ours");
+        assert_eq!(
+            device_to("10.9.0.7", Some(address("10.9.0.2"))),
+            None,
+            "not an address of this host"
+        );
     });
 }
 
@@ -476,7 +480,7 @@ fn followed(follow: &mut LinkFollower) -> Vec<LinkChange> {
 }
 
 #[test]
-fn an_interface_is_followed_to_other_namespaces_and_home_again() {
+fn interface_is_followed_to_another_namespace_and_back() {
     use LinkChange::{Deleted, Down, MovedAway, MovedBack, Mtu, Up};
     in_namespace(|home| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
@@ -484,28 +488,28 @@ fn an_interface_is_followed_to_other_namespaces_and_home_again() {
         let mut follow = LinkFollower::open(index).unwrap();
         home.set_up(index).unwrap();
         assert_eq!(followed(&mut follow), [Up]);
-        let away = MovedAway { is_visible: true };
-        in_namespace(|abroad| {
+        let moved = MovedAway { is_visible: true };
+        in_namespace(|away| {
             let namespace = own_namespace();
             move_to(home, index, &namespace);
-            assert_eq!(followed(&mut follow), [Down, away, Mtu(1420), Down]);
-            abroad.set_mtu(index, 1300).unwrap();
-            abroad.set_up(index).unwrap();
+            assert_eq!(followed(&mut follow), [Down, moved, Mtu(1420), Down]);
+            away.set_mtu(index, 1300).unwrap();
+            away.set_up(index).unwrap();
             assert_eq!(followed(&mut follow), [Mtu(1300), Up]);
-            move_to(abroad, index, &home_namespace);
-            assert_eq!(followed(&mut follow), [Down, away, MovedBack(index), Mtu(1300), Down]);
+            move_to(away, index, &home_namespace);
+            assert_eq!(followed(&mut follow), [Down, moved, MovedBack(index), Mtu(1300), Down]);
             home.set_up(index).unwrap();
             assert_eq!(followed(&mut follow), [Up]);
             move_to(home, index, &namespace);
             followed(&mut follow);
-            abroad.delete_link(index).unwrap();
+            away.delete_link(index).unwrap();
             assert_eq!(followed(&mut follow), [Deleted]);
         });
     });
 }
 
 #[test]
-fn an_interface_that_is_moved_out_of_sight_is_not_confused_with_another() {
+fn interface_in_an_invisible_namespace_is_not_confused_with_another() {
     in_namespace(|home| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let index = info.index;
@@ -518,7 +522,7 @@ fn an_interface_that_is_moved_out_of_sight_is_not_confused_with_another() {
                 move_to(second, index, &third);
             });
             followed(&mut follow);
-            // The third namespace has ended. Neither of these is ours.
+            // The third namespace has ended. Neither of these links is the followed one.
             let (_recv, _send, other) = Tun::create("other", 1300, &Arc::default()).unwrap();
             second.set_up(other.index).unwrap();
             second.delete_link(other.index).unwrap();

@@ -1,8 +1,8 @@
-//! The processes that started this one.
+//! The ancestors of this process.
 
 use std::{fmt, fs, iter};
 
-/// More than there are between a program and a script that runs it.
+/// The most ancestors that are examined. More than between a program and a script that runs it.
 const MOST: usize = 8;
 
 /// The IDs of this process, its parent and so on, as far as `/proc` shows them.
@@ -10,8 +10,7 @@ pub fn ancestor_pids() -> impl Iterator<Item = u32> {
     iter::successors(Some(std::process::id()), |process| parent_of(*process))
 }
 
-/// The arguments of the processes that this one descends from, the parent first, as far as `/proc`
-/// shows them.
+/// The arguments of this process's ancestors, the parent first, as far as `/proc` shows them.
 pub fn ancestor_arguments() -> impl Iterator<Item = Vec<String>> {
     ancestor_pids().skip(1).take(MOST).filter_map(arguments_of)
 }
@@ -22,14 +21,14 @@ fn arguments_of(process: u32) -> Option<Vec<String>> {
     Some(arguments.map(|argument| String::from_utf8_lossy(argument).into_owned()).collect())
 }
 
-/// The parent of a process; `None` if that is in another pid namespace.
+/// The parent of a process; `None` if it is in another pid namespace.
 fn parent_of(process: u32) -> Option<u32> {
     let parent = fields_after_name(process)?.split_ascii_whitespace().nth(1)?.parse().ok()?;
     (parent != 0).then_some(parent)
 }
 
-/// The fields of proc_pid_stat(5) of a process, from the third on. The name, which is the second, may
-/// have any character.
+/// The fields of proc_pid_stat(5) of a process, from the third on. The second is the name, which
+/// may contain any character.
 pub(super) fn fields_after_name(process: impl fmt::Display) -> Option<String> {
     let text = fs::read(format!("/proc/{process}/stat")).ok()?;
     let text = String::from_utf8_lossy(&text);
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parent_is_the_first_ancestor() {
+    fn parent_is_the_first_ancestor() {
         let ancestors: Vec<_> = ancestor_arguments().collect();
         let (own, parent) = (std::process::id(), std::os::unix::process::parent_id());
         assert_eq!(ancestor_pids().take(2).collect::<Vec<_>>(), [own, parent]);

@@ -1,10 +1,10 @@
-//! A start in the background: the command exits when the child reports that it is ready, or why it
+//! A start in the background. The command exits when the child reports that it is ready or that it
 //! failed.
 //!
 //! ```text
-//!   parent -- fork --> child: own session, /, no stdin and stdout
+//!   parent -- fork --> child: own session, folder /, without stdin and stdout
 //!     |                  |
-//!     | <---- pipe ----- ready; failed, with a reason; or closed: it died
+//!     | <---- pipe ----- ready, or failed with a reason; closed if the child died
 //!     v                  v
 //!   exit 0 or 1        keeps running
 //! ```
@@ -33,17 +33,17 @@ use nix::{
 
 /// The child's first byte if it is ready.
 const READY: u8 = b'+';
-/// The child's first byte before the reason why it failed.
+/// The child's first byte if it failed. The reason follows.
 const FAILED: u8 = b'-';
-/// The most bytes of that reason.
+/// The maximum length of the reason, in bytes.
 const MAX_REASON: u64 = 64 * 1024;
-/// How long the parent waits for the exit status of a child that closed the pipe. It usually exits
-/// right afterwards.
+/// How long the parent waits for the exit status of a child that closed the pipe. The child
+/// usually exits right afterwards.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the parent checks.
 const EXIT_STEP: Duration = Duration::from_millis(1);
 
-/// Which of the two processes this is.
+/// One of the two processes after a fork.
 #[derive(Debug)]
 pub enum Fork {
     /// The parent.
@@ -52,12 +52,12 @@ pub enum Fork {
     Child(Readiness),
 }
 
-/// Why the background process is not ready.
+/// An error of the background process during its start.
 #[derive(Debug)]
 pub enum StartError {
-    /// It reported why.
+    /// It reported this reason.
     Reported(String),
-    /// It exited without a report; the status is `None` if it is still running.
+    /// It exited without a report. The status is `None` if it is still running.
     Died(Option<ExitStatus>),
     /// Its report could not be read.
     Os(io::Error),
@@ -67,7 +67,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reported(text) => f.write_str(text),
-            Self::Died(None) => f.write_str("the background process reported nothing"),
+            Self::Died(None) => f.write_str("the background process did not report its state"),
             Self::Died(Some(status)) => write!(f, "the background process died: {status}"),
             Self::Os(error) => {
                 write!(f, "cannot read the report of the background process: {error}")
@@ -78,10 +78,10 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// Why there is no background process.
+/// An error of [`background`].
 #[derive(Debug, thiserror::Error)]
 pub enum BackgroundError {
-    /// Other threads are running. They would not exist in the child, and their locks would stay
+    /// Other threads are running. They would be missing in the child, and their locks would stay
     /// held.
     #[error("cannot fork: other threads are running")]
     Threads,
@@ -89,16 +89,16 @@ pub enum BackgroundError {
     Os(#[from] io::Error),
 }
 
-/// Forks into the background: a session of its own, working directory `/`, no standard input and
-/// output. Standard error is kept, for logs. Until [`survive_parent`] it gets SIGTERM when the parent
-/// ends, as by Ctrl-C.
+/// Forks into the background: a new session, working directory `/`, without standard input and
+/// output. Standard error stays open for logs. Until [`survive_parent`] the child gets SIGTERM
+/// when the parent ends, for example by Ctrl-C.
 pub fn background() -> Result<Fork, BackgroundError> {
     only_thread().map_err(|_| BackgroundError::Threads)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
     let parent = getpid();
-    // SAFETY: this thread is the only one, so the child has no locks held by others and may do all
-    // that the parent may.
+    // SAFETY: this is the only thread, so other threads cannot hold locks in the child, and the
+    // child may make the same calls as the parent.
     match unsafe { fork() }.map_err(io::Error::from)? {
         ForkResult::Parent { child } => {
             drop(writer);
@@ -109,7 +109,7 @@ pub fn background() -> Result<Fork, BackgroundError> {
             let readiness = Readiness { pipe: File::from(writer) };
             match detach(&null, parent) {
                 Ok(()) => Ok(Fork::Child(readiness)),
-                // Returning it would make the child continue as the parent.
+                // If the error was returned, the child would continue as the parent.
                 Err(error) => {
                     readiness.failed(&error.to_string());
                     std::process::exit(1)
@@ -119,7 +119,7 @@ pub fn background() -> Result<Fork, BackgroundError> {
     }
 }
 
-/// Checks that this is the process's only thread, so that it can fork.
+/// Checks that this is the only thread of the process, which a fork requires.
 ///
 /// # Errors
 /// Other threads are running.
@@ -130,9 +130,9 @@ pub(crate) fn only_thread() -> io::Result<()> {
     }
 }
 
-/// Lets a background process go on when its parent ends; in the foreground nothing changes. To be
-/// called by the thread that started it, before it is ready, and before it gives up the system call
-/// for it.
+/// Lets a background process continue when its parent ends. In the foreground this does nothing.
+/// Call it in the thread that called [`background`], before reporting that the process is ready,
+/// and before a sandbox forbids this system call.
 pub fn survive_parent() -> io::Result<()> {
     if IN_BACKGROUND.load(Ordering::Relaxed) {
         set_pdeathsig(None)?;
@@ -140,8 +140,8 @@ pub fn survive_parent() -> io::Result<()> {
     Ok(())
 }
 
-/// Redirects standard error to `/dev/null`: whoever started a background process with a pipe waits
-/// until that is closed.
+/// Redirects standard error to `/dev/null`. A caller that passed a pipe as standard error waits
+/// until it is closed.
 pub fn silence_stderr() -> io::Result<()> {
     let null = File::options().write(true).open("/dev/null")?;
     Ok(nix::unistd::dup2_stderr(&null)?)
@@ -154,7 +154,7 @@ fn detach(null: &File, parent: Pid) -> nix::Result<()> {
     set_pdeathsig(SIGTERM)?;
     IN_BACKGROUND.store(true, Ordering::Relaxed);
     if getppid() != parent {
-        // It ended before.
+        // The parent ended before the call above.
         return Err(Errno::ESRCH);
     }
     setsid()?;
@@ -163,7 +163,7 @@ fn detach(null: &File, parent: Pid) -> nix::Result<()> {
     dup2_stdout(null)
 }
 
-/// A child that is starting, as its parent sees it.
+/// The parent's handle of a starting child.
 #[derive(Debug)]
 pub struct Starting {
     pipe: File,
@@ -208,8 +208,8 @@ fn exit_status(child: Pid) -> Option<ExitStatus> {
     None
 }
 
-/// Reports to the waiting parent whether the background process is ready. Dropping it reports a
-/// failed start.
+/// Reports to the waiting parent whether the background process is ready. If it is dropped, the
+/// start has failed.
 #[derive(Debug)]
 pub struct Readiness {
     pipe: File,
@@ -227,7 +227,7 @@ impl Readiness {
     }
 
     fn report(mut self, report: &[u8]) {
-        // If the parent was killed, nobody reads it.
+        // This fails if the parent was killed, which does not matter.
         let _ = self.pipe.write_all(report);
     }
 }

@@ -5,22 +5,23 @@ use std::{ffi::c_void, fs, io, ptr::NonNull};
 
 use nix::sys::mman::{MmapAdvise, madvise};
 
-/// Releases the code pages of the program and its libraries. What is used again comes back from the
-/// page cache; what only the start needed (arguments, files, netlink) does not: 3 of 5 MB.
+/// Releases the code pages of the program and its libraries. Code that runs again is loaded from
+/// the page cache. Code that only the start needs (arguments, files, netlink) stays unloaded: 3 of
+/// 5 MB.
 ///
 /// # Errors
 /// `/proc` is not mounted.
 pub fn release_code() -> io::Result<()> {
     for (start, len) in fs::read_to_string("/proc/self/maps")?.lines().filter_map(code) {
-        // SAFETY: these pages are not writable, so they are the file's contents before and after.
-        // (A debugger may write to them; its breakpoints are lost.)
+        // SAFETY: these pages are not writable, so they have the file's contents before and after.
+        // (A debugger may write to them. Its breakpoints are lost.)
         unsafe { madvise(start, len, MmapAdvise::MADV_DONTNEED) }?;
     }
     Ok(())
 }
 
-/// Start and length of the mapping on a line of `/proc/PID/maps` (proc_pid_maps(5)), if it is a
-/// file's code.
+/// Start and length of a mapping, from a line of `/proc/PID/maps` (proc_pid_maps(5)). `None` if it
+/// is not the code of a file.
 fn code(line: &str) -> Option<(NonNull<c_void>, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -36,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_of_files_alone_is_let_go_of() {
+    fn only_code_of_files_is_released() {
         let line = |flags: &str, path: &str| format!("1000-3000 {flags} 0000 fe:00 7 {path}");
         let found = code(&line("r-xp", "/usr/bin/x")).map(|(start, len)| (start.addr().get(), len));
         assert_eq!(found, Some((0x1000, 0x2000)));
@@ -48,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_go_of_comes_back_when_it_is_used() {
+    fn released_code_is_loaded_again_when_it_runs() {
         let resident = || {
             let status = fs::read_to_string("/proc/self/status").unwrap();
             let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();

@@ -1,19 +1,19 @@
-//! A small process that keeps the privileges a confined peer still needs, and uses them for a few
-//! fixed commands. The peer itself keeps none.
+//! A small privileged process, which executes a few fixed commands for a confined peer. The peer
+//! itself drops all privileges.
 //!
 //! ```text
 //!   peer, before its sandbox -- Job: interface, sockets' files --> helper: this program, executed
-//!     |                                                             | anew: no keys, no TUN
+//!     |                                                             | again: no keys, no TUN
 //!     |                             (it confines itself) ready <--- |
-//!     | the only routes and rules it may change ------------------> |
+//!     | routes and rules that may be changed ------------------> |
 //!     | Command: a UDP socket with this port and mark ------------> |
 //!     | <------------------------------------------ the socket ---- |
 //!     | Command: mark this socket, add that route, ... -----------> |
 //!     x exits ----------------------------------------------------> exits
 //! ```
 //!
-//! A command cannot name an interface, a table or a file. Those are fixed by the job, which is sent
-//! before the peer reads anything from the network. Anything that is not a command is refused.
+//! A command cannot contain an interface, a table or a file. Those are fixed by the job, which is
+//! sent before the peer reads from the network. All other messages are rejected.
 
 mod messages;
 mod serve;
@@ -37,10 +37,10 @@ pub use serve::serve_standard_input;
 
 /// `argv[0]` of a helper.
 const NAME: &str = "linerate-helper";
-/// This program, even if its file was replaced.
+/// The running program, even if its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
-/// The error once the helper has exited.
-const GONE: &str = "the helper process is gone: restart the interface to do this";
+/// The error after the helper has exited.
+const GONE: &str = "the helper process has exited: restart the interface and try again";
 
 /// The channel to a helper, which exits when this is dropped.
 #[derive(Debug)]
@@ -58,9 +58,9 @@ impl Helper {
         let (ours, theirs) = channel::pair()?;
         let mut command = process::Command::new(PROGRAM);
         command.arg0(NAME).stdin(Stdio::from(theirs));
-        // Whoever reads our output until it is closed waits for the peer, not for its helper.
+        // A caller that reads our output until it is closed must not wait for the helper.
         command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/").spawn()?;
-        // Closes the helper's end here, so that we notice when it exits.
+        // Closes the helper's end in this process, so that its exit is noticed.
         drop(command);
         Self::assign(ours, job)
     }
@@ -71,15 +71,15 @@ impl Helper {
         Ok(this)
     }
 
-    /// Whether these are the arguments of a helper.
+    /// Whether these arguments start a helper.
     pub fn is_requested(mut arguments: impl Iterator<Item = OsString>) -> bool {
         arguments.next().is_some_and(|name| name == NAME)
     }
 
-    /// Registers the routes and rules that later commands may change. It can be done once.
+    /// Registers the routes and rules that later commands may change. This is allowed once.
     ///
     /// # Errors
-    /// Some were registered before, or the helper is gone.
+    /// Some were registered before, or the helper has exited.
     pub fn register(&self, routes: &[IpNet], rules: &[Rule]) -> io::Result<()> {
         let routes = routes.iter().copied().map(Entry::Route);
         let entries: Vec<_> = routes.chain(rules.iter().copied().map(Entry::Rule)).collect();
@@ -89,7 +89,7 @@ impl Helper {
         self.request(&Message::END, None).map(drop)
     }
 
-    /// A bound UDP socket with the options that [`crate::UdpSocket::bind`] sets.
+    /// A bound UDP socket with the options of [`crate::UdpSocket::bind`].
     pub(crate) fn socket(&self, port: u16, fwmark: u32) -> io::Result<OwnedFd> {
         let socket = self.run(Command::Socket { port, fwmark }, None)?;
         socket
@@ -104,7 +104,7 @@ impl Helper {
     /// Takes the interface down.
     ///
     /// # Errors
-    /// The kernel refused, or the helper is gone.
+    /// The kernel refused, or the helper has exited.
     pub fn set_down(&self) -> io::Result<()> {
         self.run(Command::Down, None).map(drop)
     }
@@ -112,24 +112,25 @@ impl Helper {
     /// Deletes the interface.
     ///
     /// # Errors
-    /// The kernel refused, or the helper is gone.
+    /// The kernel refused, or the helper has exited.
     pub fn delete_link(&self) -> io::Result<()> {
         self.run(Command::Delete, None).map(drop)
     }
 
-    /// Adds or deletes the route at this position of those registered.
+    /// Adds or deletes the registered route at this position.
     ///
     /// # Errors
-    /// The kernel refused (EEXIST or ESRCH if there was nothing to do), or the helper is gone.
+    /// The kernel refused (EEXIST or ESRCH if the change is already made), or the helper has
+    /// exited.
     pub fn route(&self, position: usize, add: bool) -> io::Result<()> {
         let position = u32::try_from(position).map_err(io::Error::other)?;
         self.run(Command::Route { position, add }, None).map(drop)
     }
 
-    /// Adds the rule at this position of those registered.
+    /// Adds the registered rule at this position.
     ///
     /// # Errors
-    /// The kernel refused (EEXIST if there is such a rule), or the helper is gone.
+    /// The kernel refused (EEXIST if the rule exists), or the helper has exited.
     pub fn add_rule(&self, position: usize) -> io::Result<()> {
         let position = u32::try_from(position).map_err(io::Error::other)?;
         self.run(Command::Rule { position }, None).map(drop)
@@ -138,7 +139,7 @@ impl Helper {
     /// Removes the job's socket files.
     ///
     /// # Errors
-    /// The kernel refused, or the helper is gone.
+    /// The kernel refused, or the helper has exited.
     pub fn remove_sockets(&self) -> io::Result<()> {
         self.run(Command::Remove, None).map(drop)
     }

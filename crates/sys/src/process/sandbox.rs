@@ -1,14 +1,14 @@
-//! The sandbox of a running peer: it may use only the files, ports and system calls that it needs,
-//! even if an attacker's code runs in it.
+//! The sandbox of a running peer. It restricts the peer to the files, ports and system calls that
+//! it needs, even if an attacker's code runs in it.
 //!
 //! ```text
-//!   open what takes privileges -> confine_files -> threads, configuration -> confine_calls
-//!                                 (landlock)                                 (seccomp)
+//!   open privileged resources -> confine_files -> threads, configuration -> confine_calls
+//!                                 (landlock)                                (seccomp)
 //! ```
 //!
-//! Landlock applies to a thread and those it starts, so it comes before the threads. The seccomp
-//! filter applies to all threads, and comes at the end of the start. Neither can be removed again,
-//! and child processes inherit both.
+//! Landlock applies to a thread and to threads that it starts later, so it is enabled before other
+//! threads are started. The seccomp filter applies to all threads, and is enabled at the end of
+//! the start. Neither can be removed, and child processes inherit both.
 
 mod calls;
 
@@ -26,17 +26,17 @@ use seccompiler::{
 use crate::errno::{Errno, errno};
 use calls::{
     AGENT, AGENT_OPTIONS, ALLOWED, ALLOWED_X86_64, DEFAULT_PROTOCOL, FCNTL_COMMANDS, FCNTL_LOCKS,
-    FILTER_OPTIONS, HELPER, HELPER_OPTIONS, IOCTL_REQUESTS, NAMES_OPTIONS, NETLINK, NO_EXEC,
-    OPTIONS, PRCTL_OPTIONS, RENAMES, REPORTED_MISSING, SERVER, SERVER_NEVER, SERVER_SOCKETS,
-    SERVER_X86_64, SOCKET_SERVER, SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, SYNCS, TCP,
-    THREAD, UDP, UDP_OPTIONS, UNIX, UNLINKS,
+    FILTER_OPTIONS, HELPER, HELPER_OPTIONS, IOCTL_REQUESTS, NETLINK, NO_EXEC, OPTIONS,
+    PRCTL_OPTIONS, RENAMES, REPORTED_MISSING, RESOLVER_OPTIONS, SERVER, SERVER_NEVER,
+    SERVER_SOCKETS, SERVER_X86_64, SOCKET_SERVER, SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS,
+    SYNCS, TCP, THREAD, UDP, UDP_OPTIONS, UNIX, UNLINKS,
 };
 
-/// The landlock version that is asked for (Linux 6.12). An older kernel enforces what it knows: TCP
-/// from 6.7, devices from 6.10, abstract sockets from 6.12.
+/// The requested landlock version (Linux 6.12). An older kernel enforces a part: TCP from 6.7,
+/// devices from 6.10, abstract sockets from 6.12.
 const LANDLOCK: ABI = ABI::V6;
-/// Files and folders that every process reads: to resolve a name, by the allocator, and to start a
-/// thread.
+/// Files and folders that every process reads: to resolve names, for the allocator, and to start
+/// threads.
 pub const ALWAYS_READABLE: [&str; 14] = [
     "/etc/gai.conf",
     "/etc/host.conf",
@@ -57,7 +57,7 @@ pub const ALWAYS_READABLE: [&str; 14] = [
 /// The bits of socket(2)'s type argument that are not flags.
 const SOCK_TYPE_MASK: u64 = 0xf;
 
-/// Why a kernel that has a sandbox refused it: the process should exit.
+/// An error of a kernel that supports the sandbox. The process should exit.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     #[error("landlock: {0}")]
@@ -77,12 +77,12 @@ pub enum Enforcement {
     Full,
     /// A part: the kernel is too old for the rest.
     Partial,
-    /// Nothing: the kernel does not have it.
+    /// Nothing: the kernel lacks it.
     None,
 }
 
-/// What [`confine_files`] leaves accessible: ports, and files or folders with all that is below.
-/// Paths that do not exist are skipped.
+/// Ports, files and folders that stay accessible after [`confine_files`]. Folders include
+/// everything below them. Paths that do not exist are skipped.
 #[derive(Clone, Debug, Default)]
 pub struct AccessRules {
     /// Files and folders to read.
@@ -91,11 +91,11 @@ pub struct AccessRules {
     pub write: Vec<PathBuf>,
     /// Folders in which files may be removed.
     pub remove: Vec<PathBuf>,
-    /// Folders in which files may be made, replaced and removed.
+    /// Folders in which files may be created, replaced and removed.
     pub own: Vec<PathBuf>,
-    /// Ports that TCP may listen on.
+    /// Local TCP ports for listeners.
     pub listen: Vec<u16>,
-    /// Ports that TCP may connect to.
+    /// Remote TCP ports for connections.
     pub connect: Ports,
 }
 
@@ -112,7 +112,7 @@ impl Default for Ports {
     }
 }
 
-/// What a process does besides running a peer; each takes further system calls.
+/// Tasks of a process in addition to running a peer. Each needs further system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallGroups {
     /// It creates UDP sockets.
@@ -127,21 +127,21 @@ pub struct CallGroups {
     pub unix: bool,
     /// It relays with splice(2).
     pub splice: bool,
-    /// It keeps an open file that must outlast a loss of power.
+    /// It writes a file that must survive a loss of power.
     pub syncs: bool,
-    /// It leaves out most of a flood at its UDP socket.
+    /// It filters floods at its UDP socket.
     pub filters_floods: bool,
-    /// It is the agent of a member: it listens, keeps files, and marks its sockets.
+    /// It is the agent of a member: it listens, writes files, and marks its sockets.
     pub agent: bool,
 }
 
-/// Confines this thread, and threads and processes that it starts from now on, to these files and
-/// ports. Open files stay open.
-pub fn confine_files(reach: &AccessRules) -> Result<Enforcement, SandboxError> {
+/// Confines this thread, and threads and processes that it starts later, to these files and ports.
+/// Open files stay usable.
+pub fn confine_files(access: &AccessRules) -> Result<Enforcement, SandboxError> {
     let remove = AccessFs::RemoveFile.into();
     let mut net: BitFlags<_> = AccessNet::BindTcp.into();
     let mut ports = &[][..];
-    if let Ports::Only(only) = &reach.connect {
+    if let Ports::Only(only) = &access.connect {
         net |= AccessNet::ConnectTcp;
         ports = only;
     }
@@ -150,11 +150,11 @@ pub fn confine_files(reach: &AccessRules) -> Result<Enforcement, SandboxError> {
     let connect = |&port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::ConnectTcp));
     let ruleset = ruleset.add_rules(ports.iter().map(connect))?;
     let listen = |&port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::BindTcp));
-    let ruleset = ruleset.add_rules(reach.listen.iter().map(listen))?;
-    let ruleset = allow(ruleset, &reach.own, AccessFs::from_all(LANDLOCK) & !AccessFs::Execute)?;
-    let ruleset = allow(ruleset, &reach.read, AccessFs::ReadFile | AccessFs::ReadDir)?;
-    let ruleset = allow(ruleset, &reach.write, AccessFs::WriteFile.into())?;
-    let ruleset = allow(ruleset, &reach.remove, remove)?;
+    let ruleset = ruleset.add_rules(access.listen.iter().map(listen))?;
+    let ruleset = allow(ruleset, &access.own, AccessFs::from_all(LANDLOCK) & !AccessFs::Execute)?;
+    let ruleset = allow(ruleset, &access.read, AccessFs::ReadFile | AccessFs::ReadDir)?;
+    let ruleset = allow(ruleset, &access.write, AccessFs::WriteFile.into())?;
+    let ruleset = allow(ruleset, &access.remove, remove)?;
     Ok(match ruleset.restrict_self()?.ruleset {
         RulesetStatus::FullyEnforced => Enforcement::Full,
         RulesetStatus::PartiallyEnforced => Enforcement::Partial,
@@ -174,20 +174,21 @@ fn allow(
     })
 }
 
-/// Confines all threads to the system calls of a running peer that does this groups. Others fail with
+/// Confines all threads to the system calls of a running peer with these groups. Others fail with
 /// `EPERM`.
 pub fn confine_calls(groups: CallGroups) -> Result<Enforcement, SandboxError> {
     apply(rules(groups)?)
 }
 
-/// Confines all threads to the system calls of a server that keeps a database, and answers by TCP, UDP
-/// and Unix sockets that are open. With `connects` it also asks others, by name, and with `unix` by Unix
-/// sockets. Others fail with `EPERM`.
+/// Confines all threads to the system calls of a server with a database, which answers on open
+/// TCP, UDP and Unix sockets. With `connects` it may also resolve names and connect by TCP, and
+/// with `unix` connect to Unix sockets. Others fail with `EPERM`.
 pub fn confine_server(connects: bool, unix: bool) -> Result<Enforcement, SandboxError> {
     apply(server_rules(connects, unix)?)
 }
 
-/// Confines a process with one thread to creating sockets for another process, without any file.
+/// Confines a process with one thread to creating sockets for another process, without file
+/// access.
 pub(crate) fn confine_socket_server() -> Result<(), SandboxError> {
     confine_files(&AccessRules::default())?;
     apply(socket_server_rules()?).map(drop)
@@ -198,13 +199,14 @@ pub(crate) fn confine_helper() -> Result<(), SandboxError> {
     apply(helper_rules()?).map(drop)
 }
 
-/// The system calls that are allowed: always if there are no rules, else if one of them matches.
+/// The allowed system calls. Calls with an empty list are always allowed, others if a rule
+/// matches.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn apply(rules: Rules) -> Result<Enforcement, SandboxError> {
     let unknown = REPORTED_MISSING.map(|call| (call, Vec::new())).into();
     let filters = [
-        // In this order the first filter allows what installing the second takes.
+        // In this order the first filter still allows the calls that install the second.
         (unknown, SeccompAction::Allow, SeccompAction::Errno(Errno::ENOSYS as u32)),
         (rules, SeccompAction::Errno(Errno::EPERM as u32), SeccompAction::Allow),
     ];
@@ -213,7 +215,7 @@ fn apply(rules: Rules) -> Result<Enforcement, SandboxError> {
         let filter = SeccompFilter::new(rules, others, these, arch)?;
         match seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter)?) {
             Ok(()) => {}
-            Err(seccompiler::Error::Seccomp(error)) if is_unknown(&error) => {
+            Err(seccompiler::Error::Seccomp(error)) if is_unsupported(&error) => {
                 return Ok(Enforcement::None);
             }
             Err(error) => return Err(SandboxError::Seccomp(error)),
@@ -222,8 +224,8 @@ fn apply(rules: Rules) -> Result<Enforcement, SandboxError> {
     Ok(Enforcement::Full)
 }
 
-/// Whether the kernel has no seccomp, or no filters.
-fn is_unknown(error: &io::Error) -> bool {
+/// Whether the kernel lacks seccomp or its filters.
+fn is_unsupported(error: &io::Error) -> bool {
     matches!(errno(error), Some(Errno::ENOSYS | Errno::EINVAL))
 }
 
@@ -263,7 +265,7 @@ fn rules(groups: CallGroups) -> Result<Rules, BackendError> {
 fn server_rules(connects: bool, unix: bool) -> Result<Rules, BackendError> {
     let always = ALLOWED.iter().chain(ALLOWED_X86_64).chain(UNLINKS).chain(SYNCS);
     let always = always.chain(AGENT).chain(RENAMES).chain(SERVER).chain(SERVER_X86_64);
-    // It listens at no other place than at its start.
+    // It opens listeners only at its start.
     let always = always.filter(|call| !SERVER_NEVER.contains(call));
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
     insert_no_exec(&mut rules)?;
@@ -271,7 +273,7 @@ fn server_rules(connects: bool, unix: bool) -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_prctl, options.collect::<Result<_, _>>()?);
     insert_ioctl_and_fcntl(&mut rules, FCNTL_LOCKS)?;
     insert_tgkill(&mut rules)?;
-    let of_names = AGENT_OPTIONS.iter().filter(|option| NAMES_OPTIONS.contains(option));
+    let of_names = AGENT_OPTIONS.iter().filter(|option| RESOLVER_OPTIONS.contains(option));
     insert_options(&mut rules, STREAM_OPTIONS.iter().chain(of_names.filter(|_| connects)))?;
     let of_unix = UNIX.iter().filter(|_| unix);
     let sockets = SERVER_SOCKETS.iter().filter(|_| connects).chain(of_unix);
@@ -303,7 +305,7 @@ fn helper_rules() -> Result<Rules, BackendError> {
     Ok(rules)
 }
 
-/// ioctl(2) and fcntl(2), by their requests and commands.
+/// Allows ioctl(2) and fcntl(2) with these requests and commands.
 fn insert_ioctl_and_fcntl(rules: &mut Rules, further: &[i32]) -> Result<(), BackendError> {
     let is = |value: i32| rule(&[(1, SeccompCmpOp::Eq, value)]);
     let requests = IOCTL_REQUESTS.iter().map(|&request| is(request as i32));
@@ -313,7 +315,7 @@ fn insert_ioctl_and_fcntl(rules: &mut Rules, further: &[i32]) -> Result<(), Back
     Ok(())
 }
 
-/// setsockopt(2), by level and option.
+/// Allows setsockopt(2) with these levels and options.
 fn insert_options<'a>(
     rules: &mut Rules,
     options: impl Iterator<Item = &'a (i32, i32)>,
@@ -325,14 +327,14 @@ fn insert_options<'a>(
     Ok(())
 }
 
-/// Signals to this process, such as that of abort(3), but not to others of the same user.
+/// Allows signals to this process, such as that of abort(3), but not to others of the same user.
 fn insert_tgkill(rules: &mut Rules) -> Result<(), BackendError> {
     let own = std::process::id() as i32;
     rules.insert(libc::SYS_tgkill, vec![rule(&[(0, SeccompCmpOp::Eq, own)])?]);
     Ok(())
 }
 
-/// mmap(2) and mprotect(2), but not of executable memory.
+/// Allows mmap(2) and mprotect(2) except of executable memory.
 fn insert_no_exec(rules: &mut Rules) -> Result<(), BackendError> {
     let no_exec = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
     for call in NO_EXEC {
@@ -352,14 +354,14 @@ fn insert_sockets<'a>(
         rule(&arguments.collect::<Vec<_>>())
     });
     let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
-    // A call without rules passes with all arguments.
+    // A call without rules is allowed with all arguments.
     if !sockets.is_empty() {
         rules.entry(libc::SYS_socket).or_default().extend(sockets);
     }
     Ok(())
 }
 
-/// A rule that matches if all of these arguments, given by position, compare like this.
+/// A rule that matches if all comparisons of arguments, given by position, hold.
 fn rule(arguments: &[(u8, SeccompCmpOp, i32)]) -> Result<SeccompRule, BackendError> {
     let conditions = arguments.iter().map(|(position, operator, value)| {
         SeccompCondition::new(*position, SeccompCmpArgLen::Dword, operator.clone(), *value as u64)

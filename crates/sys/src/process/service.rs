@@ -1,5 +1,5 @@
-//! Notifications to the service manager, if one started this process (sd_notify(3)): one datagram a
-//! message.
+//! Notifications to the service manager, if it started this process (sd_notify(3)). Each message
+//! is one datagram.
 
 use std::{
     env,
@@ -23,10 +23,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Connects to the manager named by `NOTIFY_SOCKET`, if it is set.
+    /// Connects to the socket in `NOTIFY_SOCKET`, if it is set.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// No process listens there.
     pub fn from_environment() -> io::Result<Option<Self>> {
         let Some(address) = env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
         let watchdog = watchdog(
@@ -49,7 +49,7 @@ impl Service {
         Ok(Self { socket, watchdog })
     }
 
-    /// The interval within which it expects [`Service::alive`], if it does.
+    /// The interval in which the manager expects [`Service::alive`]; `None` if it does not.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
@@ -67,12 +67,13 @@ impl Service {
     }
 
     fn notify(&self, message: &str) {
-        // If the manager is gone, nobody reads it.
+        // This fails if the manager has exited, which does not matter.
         let _ = self.socket.send(message.as_bytes());
     }
 }
 
-/// As in sd_watchdog_enabled(3): a limit in microseconds, if it is meant for this process.
+/// The limit, given in microseconds; `None` if it applies to another process
+/// (sd_watchdog_enabled(3)).
 fn watchdog(limit: Option<&str>, pid: Option<&str>, own_pid: u32) -> Option<Duration> {
     if pid.is_some_and(|pid| pid.parse() != Ok(own_pid)) {
         return None;
@@ -101,16 +102,16 @@ mod tests {
             service.alive();
             service.stopping();
             for message in ["READY=1", "WATCHDOG=1", "STOPPING=1"] {
-                let mut heard = [0; 64];
-                let len = manager.recv(&mut heard).unwrap();
-                assert_eq!(&heard[..len], message.as_bytes(), "{place:?}");
+                let mut received = [0; 64];
+                let len = manager.recv(&mut received).unwrap();
+                assert_eq!(&received[..len], message.as_bytes(), "{place:?}");
             }
         }
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn a_manager_that_is_not_there_is_an_error_and_one_that_went_away_is_none() {
+    fn missing_manager_is_an_error_only_at_the_start() {
         assert!(Service::connect(OsStr::new("/nowhere/at/all"), None).is_err());
         let name = format!("linerate-gone-{}", std::process::id());
         let manager = SocketAddr::from_abstract_name(&name).unwrap();
@@ -121,9 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn a_watchdog_is_for_one_process_and_has_a_limit() {
+    fn watchdog_needs_a_limit_and_applies_to_one_process() {
         let three = Some(Duration::from_secs(3));
-        for (limit, pid, told) in [
+        for (limit, pid, expected) in [
             (Some("3000000"), None, three),
             (Some("3000000"), Some("7"), three),
             (Some("3000000"), Some("8"), None),
@@ -132,7 +133,7 @@ mod tests {
             (Some("soon"), None, None),
             (None, Some("7"), None),
         ] {
-            assert_eq!(watchdog(limit, pid, 7), told, "{limit:?} {pid:?}");
+            assert_eq!(watchdog(limit, pid, 7), expected, "{limit:?} {pid:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ use nix::{
     unistd::dup2_stderr,
 };
 
-/// Where syslog listens, whichever it is (syslog(3), `_PATH_LOG`).
+/// The socket of every syslog implementation (syslog(3), `_PATH_LOG`).
 const PATH: &str = "/dev/log";
 
 /// A connection to syslog.
@@ -25,7 +25,7 @@ impl Syslog {
     /// Connects.
     ///
     /// # Errors
-    /// Nothing listens.
+    /// No process listens.
     pub fn connect() -> io::Result<Self> {
         Self::connect_to(PATH)
     }
@@ -36,14 +36,14 @@ impl Syslog {
         Ok(Self(socket))
     }
 
-    /// Sends a message, and does not wait where syslog is slow: the message is lost.
+    /// Sends a message without waiting. If syslog is slow, the message is lost.
     pub fn send(&self, message: &[u8]) {
         send_or_lose(self.0.as_raw_fd(), message);
     }
 }
 
 impl From<OwnedFd> for Syslog {
-    /// A socket that is connected to syslog.
+    /// Takes a socket that is connected to syslog.
     fn from(socket: OwnedFd) -> Self {
         Self(socket.into())
     }
@@ -61,16 +61,16 @@ impl AsFd for Syslog {
     }
 }
 
-/// Makes a socket standard error, where panics and hooks write as well.
+/// Redirects standard error to a socket, including the output of panics and hooks.
 ///
 /// # Errors
-/// The process may not.
+/// The kernel refused.
 pub fn redirect_stderr(socket: &OwnedFd) -> io::Result<()> {
     Ok(dup2_stderr(socket)?)
 }
 
-/// Sends a message over standard error, a socket, and does not wait for its reader: the message is
-/// lost.
+/// Sends a message over standard error, which must be a socket, without waiting. If the reader is
+/// slow, the message is lost.
 pub fn send_to_stderr(message: &[u8]) {
     send_or_lose(STDERR_FILENO, message);
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_one_datagram_and_is_lost_where_nobody_reads() {
+    fn message_is_one_datagram_and_is_lost_without_a_reader() {
         let path = std::env::temp_dir().join(format!("linerate-syslog-{}", std::process::id()));
         let syslog = UnixDatagram::bind(&path).unwrap();
         let ours = Syslog::connect_to(path.to_str().unwrap()).unwrap();
@@ -96,9 +96,9 @@ mod tests {
         let length = syslog.recv(&mut message).unwrap();
         assert_eq!(&message[..length], b"<27>linerate[1]: one\n");
         let many = (0..10_000).take_while(|_| sends(b"more")).count();
-        assert!(many < 10_000, "it waits, or nothing is lost");
+        assert!(many < 10_000, "sending blocks, or the queue is unlimited");
         drop(syslog);
-        assert!(!sends(b"nobody is there"));
+        assert!(!sends(b"to a closed socket"));
         std::fs::remove_file(&path).unwrap();
     }
 }

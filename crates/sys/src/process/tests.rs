@@ -14,14 +14,14 @@ use nix::{
 use super::*;
 use crate::{
     BindError, UdpSocket, poll,
-    testing::{ended_well, exit, forked, skip},
+    testing::{exit, forked, skip, succeeded},
 };
 
-/// The user to become.
+/// The unprivileged user.
 const NOBODY: &str = "nobody";
 
 #[test]
-fn a_ready_child_lets_the_parent_exit_and_has_a_session_of_its_own() {
+fn parent_exits_when_its_child_is_ready_in_a_new_session() {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let main = forked(|| match background().unwrap() {
         Fork::Parent(starting) => starting.wait().unwrap(),
@@ -35,18 +35,18 @@ fn a_ready_child_lets_the_parent_exit_and_has_a_session_of_its_own() {
             exit(0)
         }
     });
-    assert!(ended_well(main));
+    assert!(succeeded(main));
     drop(writer);
-    let mut told = String::new();
-    reader.read_to_string(&mut told).unwrap();
-    assert_eq!(told, "true /dev/null /\n");
+    let mut expected = String::new();
+    reader.read_to_string(&mut expected).unwrap();
+    assert_eq!(expected, "true /dev/null /\n");
 }
 
 #[test]
-fn the_parent_reports_why_its_child_failed() {
+fn parent_receives_the_reason_of_its_childs_failure() {
     let main = forked(|| match background().unwrap() {
         Fork::Parent(starting) => match starting.wait() {
-            Err(StartError::Reported(why)) => assert_eq!(why, "the port is in use"),
+            Err(StartError::Reported(reason)) => assert_eq!(reason, "the port is in use"),
             other => panic!("{other:?}"),
         },
         Fork::Child(readiness) => {
@@ -54,12 +54,12 @@ fn the_parent_reports_why_its_child_failed() {
             exit(1)
         }
     });
-    assert!(ended_well(main));
+    assert!(succeeded(main));
 }
 
 #[test]
-fn a_child_that_dies_without_a_report_is_noticed_with_its_status() {
-    for (die, told) in [
+fn child_that_dies_without_a_report_is_detected_with_its_status() {
+    for (die, expected) in [
         ((|| exit(3)) as fn() -> std::convert::Infallible, "exit status: 3"),
         (
             || {
@@ -72,26 +72,29 @@ fn a_child_that_dies_without_a_report_is_noticed_with_its_status() {
         let main = forked(|| match background().unwrap() {
             Fork::Parent(starting) => match starting.wait() {
                 Err(error @ StartError::Died(Some(_))) => {
-                    assert_eq!(error.to_string(), format!("the background process died: {told}"));
+                    assert_eq!(
+                        error.to_string(),
+                        format!("the background process died: {expected}")
+                    );
                 }
                 other => panic!("{other:?}"),
             },
             Fork::Child(_readiness) => match die() {},
         });
-        assert!(ended_well(main));
+        assert!(succeeded(main));
     }
 }
 
 #[test]
-fn a_process_with_threads_is_not_forked() {
+fn process_with_threads_cannot_be_forked() {
     let refused = background().map(|_| ());
     assert!(matches!(refused, Err(BackgroundError::Threads)), "{refused:?}");
 }
 
 #[test]
-fn without_privileges_the_mark_and_a_low_port_still_change_and_root_is_closed() {
+fn unprivileged_process_can_change_its_mark_and_low_port_but_not_read_root_files() {
     if !getuid().is_root() || nix::unistd::setgroups(&nix::unistd::getgroups().unwrap()).is_err() {
-        return skip("the right to change the user");
+        return skip("the privilege to change the user");
     }
     let child = forked(|| {
         let (socket, _receiver) = UdpSocket::unbound(&Arc::default()).unwrap();
@@ -112,18 +115,19 @@ fn without_privileges_the_mark_and_a_low_port_still_change_and_root_is_closed() 
         }
         assert!(!nix::sys::prctl::get_dumpable().unwrap());
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
 }
 
 #[test]
-fn a_user_who_is_not_there_is_named_as_the_fault() {
+fn missing_user_is_reported() {
     let refused = drop_privileges("no-such-user-here");
     assert!(matches!(refused, Err(PrivilegesError::NoSuchUser)), "{refused:?}");
 }
 
 #[test]
-fn every_signal_that_ends_a_process_is_read_or_discarded() {
-    /// Of faults, or not to be blocked, or ignored by Rust; 32 and 33 are the C library's own.
+fn all_signals_that_end_a_process_are_received_or_discarded() {
+    /// Signals of faults, that cannot be blocked, or are ignored by Rust. The C library uses 32
+    /// and 33.
     const OTHERS: [i32; 15] = [
         libc::SIGILL,
         libc::SIGTRAP,
@@ -163,34 +167,34 @@ fn every_signal_that_ends_a_process_is_read_or_discarded() {
             [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGXCPU, libc::SIGPWR];
         assert_eq!(ending, expected);
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
 }
 
 #[test]
-fn a_blocked_signal_waits_to_be_read() {
+fn blocked_signal_is_pending_until_it_is_received() {
     let child = forked(|| {
         let signals = Signals::block().unwrap();
         assert_eq!(signals.try_wait().unwrap(), None);
         let brief = Some(Duration::from_millis(1));
         assert_eq!(poll::readable([signals.as_fd()], brief).unwrap(), [false]);
-        for (sent, heard) in [
+        for (sent, received) in [
             (signal::Signal::SIGTERM, Signal::Terminate),
             (signal::Signal::SIGINT, Signal::Interrupt),
             (signal::Signal::SIGHUP, Signal::HangUp),
         ] {
             kill(Pid::this(), sent).unwrap();
             assert_eq!(poll::readable([signals.as_fd()], None).unwrap(), [true]);
-            assert_eq!(signals.wait().unwrap(), heard);
+            assert_eq!(signals.wait().unwrap(), received);
         }
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
 }
 
 #[test]
-fn a_hardened_process_leaves_no_core() {
+fn hardened_process_does_not_dump_core() {
     let child = forked(|| {
         harden().unwrap();
         assert!(!nix::sys::prctl::get_dumpable().unwrap());
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
 }

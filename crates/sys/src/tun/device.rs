@@ -19,19 +19,19 @@ use packet::VNET_HEADER_LEN;
 use super::TunError;
 use crate::time::Clock;
 
-/// What the kernel may leave to us in packets that we read (`include/uapi/linux/if_tun.h`):
+/// Tasks that the kernel may leave to the reader of packets (`include/uapi/linux/if_tun.h`):
 /// checksums.
 const CHECKSUM: libc::c_ulong = 0x01;
 /// TCP segmentation, of IPv4, IPv6 and with ECN.
 const TSO: libc::c_ulong = 0x02 | 0x04 | 0x08;
 /// UDP segmentation, of IPv4 and IPv6 (Linux 6.2).
 const USO: libc::c_ulong = 0x20 | 0x40;
-/// Segmentation of TCP and UDP inside a UDP tunnel, with or without the tunnel's own checksum (Linux
-/// 6.17).
+/// Segmentation of TCP and UDP inside a UDP tunnel, with or without a checksum of the tunnel
+/// (Linux 6.17).
 const TUNNEL: libc::c_ulong = 0x80 | 0x100;
 
-/// The system calls of both halves: those of a TUN device, or, in tests and for the fuzzer, of a
-/// device in memory that can refuse them.
+/// The system calls of both halves. Tests and the fuzzer replace the TUN device by a simulated one
+/// that can refuse calls.
 pub trait Calls: Clock + AsFd + Send + Sync + 'static {
     /// Reads a virtio-net header and one packet, without waiting.
     fn read(&self, to: &mut [u8]) -> Result<usize, Errno>;
@@ -39,18 +39,18 @@ pub trait Calls: Clock + AsFd + Send + Sync + 'static {
     /// Writes a virtio-net header and one packet, without waiting.
     fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
-    /// Sets which super-packets may be read.
+    /// Sets the super-packets that may be read.
     fn set_offload(&self, reads: SuperPackets) -> Result<(), Errno>;
 }
 
-/// Which super-packets may be read from a TUN device.
+/// The super-packets that may be read from a TUN device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SuperPackets {
-    /// TCP's.
+    /// Those of TCP.
     pub tcp: bool,
-    /// UDP's.
+    /// Those of UDP.
     pub udp: bool,
-    /// Those of either that a UDP tunnel carries.
+    /// Those of TCP or UDP inside a UDP tunnel.
     pub tunnel: bool,
 }
 
@@ -95,7 +95,7 @@ impl AsFd for TunDevice {
     }
 }
 
-/// Creates a TUN device, or attaches to a persistent one. Returns its actual name as well.
+/// Creates a TUN device, or attaches to a persistent one. Also returns its actual name.
 pub(crate) fn create(name: &str) -> Result<(TunDevice, String), TunError> {
     let mut request = request(name)?;
     let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
@@ -104,13 +104,13 @@ pub(crate) fn create(name: &str) -> Result<(TunDevice, String), TunError> {
         Errno::EACCES | Errno::EPERM => TunError::NoPermission,
         errno => TunError::Os(errno.into()),
     })?;
-    // SAFETY: TUNSETIFF reads and writes one ifreq, which `request` is.
+    // SAFETY: TUNSETIFF reads and writes one ifreq, which is `request`.
     let made = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if let Err(errno) = Errno::result(made) {
         return Err(refusal(errno, name));
     }
     let len = VNET_HEADER_LEN as libc::c_int;
-    // SAFETY: TUNSETVNETHDRSZ reads one integer, which `len` is.
+    // SAFETY: TUNSETVNETHDRSZ reads one integer, which is `len`.
     let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) };
     Errno::result(set).map_err(io::Error::from)?;
     Ok((TunDevice(fd), name_in(&request)?))
@@ -118,7 +118,7 @@ pub(crate) fn create(name: &str) -> Result<(TunDevice, String), TunError> {
 
 fn request(name: &str) -> Result<libc::ifreq, TunError> {
     let mut ifr_name = [0; libc::IFNAMSIZ];
-    // For an empty name the kernel would choose one.
+    // If the name was empty, the kernel would choose one.
     if name.is_empty() || name.len() >= ifr_name.len() || name.contains('\0') {
         return Err(TunError::NameInvalid);
     }
@@ -133,7 +133,7 @@ fn refusal(errno: Errno, name: &str) -> TunError {
     match errno {
         Errno::EBUSY | Errno::EEXIST => TunError::Busy,
         Errno::EPERM | Errno::EACCES => TunError::NoPermission,
-        // EINVAL means a bad name, or the name of an interface of another kind.
+        // EINVAL means an invalid name, or the name of an interface of another kind.
         Errno::EINVAL if if_nametoindex(name).is_ok() => TunError::Busy,
         Errno::EINVAL => TunError::NameInvalid,
         errno => TunError::Os(errno.into()),

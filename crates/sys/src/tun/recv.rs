@@ -1,4 +1,4 @@
-//! The receiving half: packets that the kernel routes to the interface.
+//! The receiving half, for packets that the kernel routes to the interface.
 
 use std::{
     io,
@@ -21,11 +21,11 @@ pub struct TunRecv<D = TunDevice> {
     fd: Arc<D>,
     wake: Wake,
     offloads: Arc<Offloads>,
-    /// The super-packets that are enabled.
+    /// The enabled super-packets.
     enabled: SuperPackets,
 }
 
-/// What a receiving half waits for.
+/// The event source of a receiving half.
 #[derive(Debug)]
 pub struct TunSource {
     pub(crate) device: Arc<TunDevice>,
@@ -39,7 +39,7 @@ impl<D: Calls> TunRecv<D> {
         recv
     }
 
-    /// Enables the wanted super-packets, and switches off those that the kernel does not have.
+    /// Enables the requested super-packets, and switches off those that the kernel lacks.
     fn set_offloads(&mut self) {
         let Offloads { tun_tso, tun_uso, tun_tunnel_gso, .. } = &*self.offloads;
         let mut reads = self.wanted();
@@ -61,8 +61,8 @@ impl<D: Calls> TunRecv<D> {
         SuperPackets { tcp, udp, tunnel }
     }
 
-    /// Reads until the queue is empty or the batch is full; whether there was a packet. An error
-    /// after packets is ignored, as the next read reports it again.
+    /// Reads until the queue is empty or the batch is full. Returns whether there was a packet. An
+    /// error after packets is ignored, as the next read reports it again.
     pub(super) fn drain(&self, batch: &mut Batch) -> io::Result<bool> {
         let mut any = false;
         while let Some(spare) = batch.spare() {
@@ -73,7 +73,7 @@ impl<D: Calls> TunRecv<D> {
                     any = true;
                 }
                 Err(Errno::EAGAIN) => break,
-                // EINVAL: a packet that the header cannot describe. The kernel has dropped it.
+                // EINVAL: a packet that the header cannot represent. The kernel has dropped it.
                 Err(Errno::EINTR | Errno::EINVAL) => {}
                 Err(errno) if !any => return Err(errno.into()),
                 Err(_) => break,
@@ -83,8 +83,8 @@ impl<D: Calls> TunRecv<D> {
     }
 }
 
-/// The length of the packet after its header, and its offload. An invalid header gives a packet of
-/// length 0, which is ignored.
+/// The length of the packet after its header, and its offload. With an invalid header, the length
+/// is 0 and the packet is ignored.
 fn parse(read: &[u8]) -> (usize, Offload) {
     let packet = read.split_first_chunk::<VNET_HEADER_LEN>();
     packet
@@ -93,7 +93,7 @@ fn parse(read: &[u8]) -> (usize, Offload) {
 }
 
 impl TunRecv {
-    /// What it waits for.
+    /// The event source of this half.
     pub fn source(&self) -> TunSource {
         TunSource { device: self.fd.clone(), wake: self.wake.clone() }
     }

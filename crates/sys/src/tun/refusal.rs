@@ -1,21 +1,21 @@
-//! What the errno of a write to the TUN means (`tun_get_user`, drivers/net/tun.c).
+//! The meaning of an errno of a write to the TUN (`tun_get_user`, drivers/net/tun.c).
 
 use nix::errno::Errno;
 
-/// Why a write was refused.
+/// The cause of a refused write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// Interrupted by a signal.
     Signal,
-    /// The device's send buffer is full; poll reports when there is room.
+    /// The device's send buffer is full. poll(2) reports when it has room.
     Queue,
     /// The device was deleted.
     Gone,
     /// The interface is down.
     Down,
-    /// Out of memory; a single packet needs less.
+    /// Out of memory. A single packet needs less.
     Memory,
-    /// This packet or super-packet.
+    /// A property of this packet or super-packet.
     Packet,
 }
 
@@ -27,8 +27,8 @@ impl Cause {
             Errno::EBADFD => Self::Gone,
             Errno::EIO => Self::Down,
             Errno::ENOBUFS | Errno::ENOMEM => Self::Memory,
-            // EINVAL: not an IP packet, or a super-packet that does not match its header or
-            // that this kernel refuses (6.6.44).
+            // EINVAL: not an IP packet, or a super-packet that does not match its header, or that
+            // this kernel refuses (6.6.44).
             _ => Self::Packet,
         }
     }

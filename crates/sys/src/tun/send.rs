@@ -1,14 +1,15 @@
-//! The sending half: packets that the kernel receives from the interface. Consecutive packets of a
-//! flow are written as one super-packet, gathered from the buffer that they were decrypted in.
+//! The sending half, for packets that the kernel receives from the interface. Consecutive packets
+//! of a flow are written as one super-packet, gathered from the buffer in which they were
+//! decrypted.
 //!
 //! ```text
 //!   super-packet -> writev -> sent
 //!                          -> refused (`refusal`):
 //!     queue is full            retried after a wait, then counted as refused
 //!     the interface is down    counted as refused
-//!     out of memory            its packets one by one
-//!     anything else            its packets one by one; if that works, the gate of its
-//!                              transport closes for a while
+//!     out of memory            its packets are written singly
+//!     other errors             its packets are written singly; if that works, the gate
+//!                              of its transport closes for a while
 //! ```
 
 use std::{
@@ -28,12 +29,12 @@ use super::{
 };
 use crate::offload::{Gate, Offloads, Switch};
 
-/// How long one batch waits in total while the device's send buffer is full. By default the buffer
-/// of a TUN device is not limited.
+/// The total time that one batch waits while the device's send buffer is full. By default, the
+/// buffer of a TUN device is not limited.
 const TIMEOUT: Duration = Duration::from_millis(5);
-/// The length of one wait.
+/// The duration of one wait.
 const WAIT: Duration = Duration::from_millis(1);
-/// The most pieces of one write: headers, and the payload of each packet.
+/// The maximum number of pieces of one write: headers, and the payload of each packet.
 const MAX_PIECES: usize = 1 + SuperPacket::MAX_PACKETS;
 
 /// The sending half of a TUN device.
@@ -84,7 +85,8 @@ impl<D: Calls> IpSend for TunSend<D> {
 struct Transport<'a> {
     gate: &'a mut Gate,
     switch: &'a Switch,
-    /// Whether the kernel refused one in this batch: each batch is at most one demotion.
+    /// Whether the kernel refused a super-packet in this batch. A batch causes at most one
+    /// demotion.
     demoted: bool,
 }
 
@@ -116,7 +118,7 @@ impl<D: Calls> Pass<'_, D> {
         transport: &mut Transport<'_>,
     ) -> io::Result<()> {
         if transport.demoted {
-            return self.write_one_by_one(packet).map(drop);
+            return self.write_singly(packet).map(drop);
         }
         let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
         pieces[0] = IoSlice::new(packet.header());
@@ -130,9 +132,9 @@ impl<D: Calls> Pass<'_, D> {
         match Cause::of(errno) {
             Cause::Gone => return Err(errno.into()),
             Cause::Signal | Cause::Queue | Cause::Down => self.refused += packet.packets(),
-            Cause::Memory => drop(self.write_one_by_one(packet)?),
+            Cause::Memory => drop(self.write_singly(packet)?),
             Cause::Packet => {
-                if self.write_one_by_one(packet)? {
+                if self.write_singly(packet)? {
                     transport.gate.demote(transport.switch, self.device);
                     transport.demoted = true;
                 }
@@ -141,9 +143,9 @@ impl<D: Calls> Pass<'_, D> {
         Ok(())
     }
 
-    /// Writes the packets of a super-packet one by one, as they were received; whether any was
+    /// Writes the packets of a super-packet singly, as they were received. Returns whether any was
     /// accepted.
-    fn write_one_by_one(&mut self, packet: &SuperPacket) -> io::Result<bool> {
+    fn write_singly(&mut self, packet: &SuperPacket) -> io::Result<bool> {
         let mut any = false;
         for whole in packet.packet_spans() {
             let pieces = [IoSlice::new(&[0; VNET_HEADER_LEN]), IoSlice::new(self.batch.get(whole))];
@@ -152,7 +154,8 @@ impl<D: Calls> Pass<'_, D> {
         Ok(any)
     }
 
-    /// Writes one packet; whether it was accepted. It fails only if the device is gone.
+    /// Writes one packet. Returns whether it was accepted. It fails only if the device was
+    /// deleted.
     fn write_packet(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<bool> {
         match self.write(pieces) {
             Ok(()) => Ok(true),

@@ -9,7 +9,7 @@ use crate::{errno::errno, ethtool, testing::in_namespace};
 mod faulty;
 mod refused;
 
-/// A batch with one IP packet, and its span.
+/// A batch with one IP packet, and the span of the packet.
 fn batch_of(packet: &[u8]) -> (RecvBatch, [IpPacket; 1]) {
     let mut batch = RecvBatch::new(1);
     batch.slots_mut().next().unwrap()[..packet.len()].copy_from_slice(packet);
@@ -43,7 +43,7 @@ fn v4(batch: &Batch) -> impl Iterator<Item = &[u8]> {
     batch.iter().map(|(packet, _)| packet).filter(|packet| packet[0] >> 4 == 4)
 }
 
-/// Receives IPv4 packets. The kernel also sends IPv6 packets of its own on a new interface.
+/// Receives IPv4 packets. On a new interface the kernel also sends IPv6 packets.
 fn receive_v4(recv: &mut TunRecv) -> Vec<Vec<u8>> {
     let mut batch = Batch::new(16, 0);
     loop {
@@ -57,7 +57,7 @@ fn receive_v4(recv: &mut TunRecv) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn packets_go_through_the_kernel_both_ways() {
+fn packets_pass_through_the_kernel_in_both_directions() {
     in_namespace(|netlink| {
         let (mut recv, mut send, info) = Tun::create("linerate%d", 1300, &Arc::default()).unwrap();
         assert_eq!(info.name, "linerate0");
@@ -84,7 +84,7 @@ fn packets_go_through_the_kernel_both_ways() {
 }
 
 #[test]
-fn a_burst_comes_as_one_batch_and_the_rest_in_the_next() {
+fn burst_fills_a_batch_and_the_rest_is_in_the_next() {
     in_namespace(|netlink| {
         let (mut recv, _send, info) = Tun::create("lr", 1420, &Arc::default()).unwrap();
         netlink.add_address(info.index, "10.9.0.1/24".parse().unwrap()).unwrap();
@@ -106,9 +106,9 @@ fn a_burst_comes_as_one_batch_and_the_rest_in_the_next() {
 }
 
 #[test]
-fn each_offload_works_without_the_others() {
+fn offloads_are_enabled_independently() {
     in_namespace(|_| {
-        // Linux 6.2 and 6.17 have these.
+        // Since Linux 6.2 and 6.17.
         let (mut kernel_has_uso, mut kernel_has_tunnels) = (true, true);
         for which in (0..8).rev() {
             let [tunnel, uso, tso] = [1, 2, 4].map(|bit| which & bit != 0);
@@ -135,7 +135,7 @@ fn each_offload_works_without_the_others() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_busy_and_a_bad_one_is_invalid() {
+fn used_name_is_busy_and_invalid_names_are_rejected() {
     in_namespace(|_| {
         let _first = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         for taken in ["lr0", "lo"] {
@@ -157,7 +157,7 @@ fn a_name_that_is_taken_is_busy_and_a_bad_one_is_invalid() {
 }
 
 #[test]
-fn without_the_right_there_is_no_permission() {
+fn creation_without_the_capability_is_not_permitted() {
     in_namespace(|_| {
         caps::clear(None, caps::CapSet::Effective).unwrap();
         let refused = Tun::create("lr0", 1420, &Arc::default()).map(|_| ());
@@ -166,7 +166,7 @@ fn without_the_right_there_is_no_permission() {
 }
 
 #[test]
-fn a_deleted_interface_ends_both_halves() {
+fn deleted_interface_ends_both_halves() {
     in_namespace(|netlink| {
         let (mut recv, mut send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         netlink.set_up(info.index).unwrap();
@@ -187,7 +187,7 @@ fn a_deleted_interface_ends_both_halves() {
 }
 
 #[test]
-fn while_the_interface_is_down_reading_waits_and_writing_is_refused() {
+fn reading_waits_and_writing_fails_while_the_interface_is_down() {
     in_namespace(|netlink| {
         let (mut recv, mut send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let (batch, spans) = batch_of(&udp_packet([10, 9, 0, 2], [10, 9, 0, 1], 9, b""));
@@ -206,7 +206,7 @@ fn while_the_interface_is_down_reading_waits_and_writing_is_refused() {
                     assert!(batch.is_empty());
                     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap()
                 });
-                // The only wait of these tests, to see that nothing happens meanwhile.
+                // The only sleep in these tests. The receiver must not be busy during this time.
                 std::thread::sleep(Duration::from_millis(200));
                 waker();
                 let busy = Duration::from(waiting.join().unwrap());
@@ -217,7 +217,7 @@ fn while_the_interface_is_down_reading_waits_and_writing_is_refused() {
 }
 
 #[test]
-fn only_what_is_not_an_ip_packet_is_refused() {
+fn only_invalid_ip_packets_are_refused() {
     in_namespace(|netlink| {
         let (_recv, mut send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         netlink.add_address(info.index, "10.9.0.1/24".parse().unwrap()).unwrap();

@@ -5,22 +5,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 /// The address family of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv6, and IPv4 as IPv4-mapped addresses.
+    /// IPv6, and IPv4 with IPv4-mapped addresses.
     Dual,
     /// Only IPv4.
     V4,
 }
 
 impl Family {
-    /// Whether the socket can send to that family.
+    /// Whether the socket can send to the family of this address.
     pub(super) fn reaches(self, remote: SocketAddr) -> bool {
         self == Self::Dual || remote.is_ipv4()
     }
 }
 
-/// Bytes of a `sockaddr_in`, including padding.
+/// Length of a `sockaddr_in` in bytes, including padding.
 const V4_LEN: usize = 16;
-/// Bytes of a `sockaddr_in6`.
+/// Length of a `sockaddr_in6` in bytes.
 const V6_LEN: usize = 28;
 
 /// A `sockaddr_in` or `sockaddr_in6`.
@@ -33,8 +33,8 @@ pub(super) struct Name {
 impl Name {
     pub(super) const EMPTY: Self = Self { bytes: [0; V6_LEN] };
 
-    /// The address for a socket of this family, and its length in bytes. An IPv4 socket cannot take
-    /// an IPv6 address: see [`Family::reaches`].
+    /// Encodes an address for a socket of this family. Also returns its length in bytes. An IPv4
+    /// socket does not accept IPv6 addresses: see [`Family::reaches`].
     pub(super) fn new(remote: SocketAddr, family: Family) -> (Self, usize) {
         let mut bytes = [0; V6_LEN];
         bytes[2..4].copy_from_slice(&remote.port().to_be_bytes());
@@ -55,7 +55,7 @@ impl Name {
         (Self { bytes }, V6_LEN)
     }
 
-    /// The address in the first `len` bytes, without its flow label.
+    /// Decodes the address in the first `len` bytes, without its flow label.
     pub(super) fn parse(&self, len: usize) -> Option<SocketAddr> {
         let bytes = self.bytes.get(..len)?;
         let family = u16::from_ne_bytes(*bytes.first_chunk()?);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_decoded_as_it_was_encoded_and_a_short_one_is_refused() {
+    fn addresses_round_trip_and_truncated_ones_are_rejected() {
         for (text, family) in [
             ("192.0.2.1:51820", Family::V4),
             ("[2001:db8::1]:443", Family::Dual),

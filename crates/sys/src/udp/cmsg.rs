@@ -11,13 +11,13 @@ use std::{
 
 use packet::{Ecn, Local, Tos};
 
-/// Bytes for the control messages of a datagram. IPv4 on a dual-stack socket has the most:
+/// Bytes for the control messages of a datagram. IPv4 on a dual-stack socket needs the most:
 /// IPV6_PKTINFO (40), IP_PKTINFO (32), IP_TOS (24), SO_RXQ_OVFL (24), UDP_GRO (24), SO_TIMESTAMPNS
-/// (32). The rest is for what later kernels add.
+/// (32). The rest is reserved for additions in later kernels.
 const ROOM: usize = 224;
-/// Bytes of the length field.
+/// Length of the length field in bytes.
 const WORD: usize = size_of::<usize>();
-/// Bytes before the data.
+/// Length of the header before the data in bytes.
 const HEADER: usize = WORD + 8;
 
 /// The control messages of one datagram.
@@ -30,9 +30,9 @@ pub(super) struct Control {
 impl Control {
     pub(super) const EMPTY: Self = Self { bytes: [0; ROOM] };
 
-    /// Writes the control messages for sending: the source, the TOS byte if it is not zero, and the
-    /// segment size if there are several datagrams. Returns their length. `v4` is the destination's
-    /// family.
+    /// Writes the control messages for sending: the source, the TOS byte if it is not zero, and
+    /// the segment size in case of several datagrams. Returns their length. `v4` is whether the
+    /// destination is an IPv4 address.
     pub(super) fn write(
         &mut self,
         v4: bool,
@@ -81,7 +81,7 @@ impl Control {
         end.next_multiple_of(WORD)
     }
 
-    /// Parses the first `len` bytes, as the kernel wrote them.
+    /// Parses the first `len` bytes, written by the kernel.
     pub(super) fn parse(&self, len: usize) -> Ancillary {
         let mut ancillary = Ancillary::default();
         let mut rest = &self.bytes[..len.min(ROOM)];
@@ -93,9 +93,9 @@ impl Control {
     }
 }
 
-/// The interface to send with a source address: only for a link-local one, which is ambiguous
-/// without. For all others the routing table chooses, as for the kernel module: given an interface,
-/// IPv4 would take any destination without a route to be on that link.
+/// The interface that is sent together with a source address: only for a link-local address, which
+/// is otherwise ambiguous. For all others the routing table chooses, as in the kernel module. If
+/// an interface was set, IPv4 would assume that destinations without a route are on that link.
 pub(super) fn scope(local: &Local) -> u32 {
     let link_local = match local.addr {
         IpAddr::V4(addr) => addr.is_link_local(),
@@ -104,7 +104,7 @@ pub(super) fn scope(local: &Local) -> u32 {
     if link_local { local.interface } else { 0 }
 }
 
-/// The first message (level, type, data) and the rest.
+/// Splits off the first message (level, type, data).
 fn split(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
     let len = usize::from_ne_bytes(*bytes.first_chunk()?);
     let level = i32::from_ne_bytes(*bytes.get(WORD..)?.first_chunk()?);
@@ -116,29 +116,29 @@ fn split(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
 /// The ancillary data of a received datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ancillary {
-    /// The local address and interface that received it.
+    /// Its local address and interface.
     pub(super) local: Option<Local>,
     /// Its ECN mark.
     pub(super) ecn: Ecn,
     /// The socket's drop counter, if it is not zero.
     pub(super) drops: Option<u32>,
-    /// The length of each datagram but the last, if several were coalesced.
+    /// The length of each datagram except the last, if several were coalesced.
     pub(super) stride: Option<usize>,
-    /// When the kernel received it, since the Unix epoch.
+    /// The time at which the kernel received it, since the Unix epoch.
     pub(super) received_at: Option<Duration>,
 }
 
 impl Ancillary {
     fn take(&mut self, level: i32, kind: i32, data: &[u8]) {
         match (level, kind) {
-            // spec_dst is the address to reply from, even to a broadcast.
+            // spec_dst is the source address for replies, also of a broadcast.
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 if let (Some(interface), Some(addr)) = (u32_at(data, 0), u32_at(data, 4)) {
                     let addr = IpAddr::V4(Ipv4Addr::from(addr.to_ne_bytes()));
                     self.local = Some(Local { addr, interface });
                 }
             }
-            // For IPv4 a dual-stack socket has this in addition to IP_PKTINFO, with the
+            // With IPv4, a dual-stack socket gets this in addition to IP_PKTINFO, with the
             // IPv4-mapped address.
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 if let (Some(addr), Some(interface)) = (data.first_chunk(), u32_at(data, 16)) {
@@ -159,7 +159,7 @@ impl Ancillary {
                         Some(Duration::from_secs(seconds) + Duration::from_nanos(nanos));
                 }
             }
-            // An int, absent for a single datagram.
+            // An int. It is absent for a single datagram.
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 self.stride = u32_at(data, 0).map(|stride| stride as usize);
             }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_a_datagram_reads_back_as_it_stands() {
+    fn control_messages_round_trip() {
         for (v4, source, ecn) in [
             (true, Some(local("192.0.2.1")), Ecn::Ce),
             (false, Some(local("2001:db8::1")), Ecn::Ect0),
@@ -206,21 +206,21 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_is_named_only_with_a_link_local_source() {
+    fn interface_is_set_only_with_a_link_local_source() {
         let scopes =
             ["192.0.2.1", "2001:db8::1", "169.254.1.1", "fe80::1"].map(|a| scope(&local(a)));
         assert_eq!(scopes, [0, 0, 7, 7]);
     }
 
     #[test]
-    fn a_source_of_the_other_family_is_left_to_the_routing_table() {
+    fn source_of_the_other_family_is_omitted() {
         let mut control = Control::EMPTY;
         assert_eq!(control.write(true, Some(local("2001:db8::1")), Tos::default(), None), 0);
         assert_eq!(control.write(false, Some(local("192.0.2.1")), Tos::default(), None), 0);
     }
 
     #[test]
-    fn ipv4_information_takes_precedence_over_its_mapped_form_in_either_order() {
+    fn ipv4_information_takes_precedence_over_its_mapped_form_in_any_order() {
         let mut mapped = [0; 20];
         mapped[..16].copy_from_slice(&Ipv4Addr::new(192, 0, 2, 9).to_ipv6_mapped().octets());
         mapped[16] = 7;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_end_the_list() {
+    fn message_with_an_invalid_length_ends_the_list() {
         let mut control = Control::EMPTY;
         let len = control.write(true, Some(local("192.0.2.1")), Ecn::Ce.into(), None);
         for lie in [0, 1, HEADER - 1, ROOM + 1, usize::MAX] {

@@ -1,6 +1,5 @@
-//! Control datagrams: one at a time, beside the sending half, by the same socket. What one has
-//! of its own, source and hops, stands in its control messages, so that nothing of the socket
-//! changes for the data.
+//! Sends single control datagrams over the socket of a sending half. Their source and hop limit
+//! are in control messages, so that the socket's options, which apply to data, do not change.
 
 use std::{
     io::IoSlice,
@@ -22,7 +21,8 @@ use super::{
     socket::Socket,
 };
 
-/// How many errors of earlier datagrams, and signals, are taken before one goes.
+/// The maximum number of signals, and errors of earlier datagrams, that are ignored for one
+/// datagram.
 const MAX_REFUSED: u32 = 16;
 
 impl ControlSend for UdpSocket {
@@ -37,7 +37,7 @@ impl ControlSend for UdpSocket {
     }
 }
 
-/// Sends one by a socket.
+/// Sends a control datagram over a socket.
 pub(super) fn send_by(
     socket: &Socket,
     datagram: &[u8],
@@ -101,7 +101,7 @@ fn send(
     sendmsg(socket.as_fd().as_raw_fd(), &payload, &messages, flags, Some(&name)).map(drop)
 }
 
-/// The address as a socket of this family takes it.
+/// Converts an address for a socket of this family.
 fn in_family(remote: SocketAddr, family: Family) -> SocketAddr {
     match (remote, family) {
         (SocketAddr::V4(v4), Family::Dual) => {

@@ -1,14 +1,14 @@
-//! Has the kernel leave out most of a flood, by a filter at the socket (classic BPF, socket(7)): what
-//! it drops costs neither room in the socket, nor a copy, nor a wake-up.
+//! Sheds most of a flood in the kernel, by a filter of the socket (classic BPF, socket(7)).
+//! Dropped datagrams take neither buffer space, nor a copy, nor a wake-up.
 //!
 //! ```text
 //!   UDP header, payload ── 1 to 4, little-endian ──► received
 //!     |── from an expected address ────────────────► received
-//!     |── by chance ───────────────────────────────► received
+//!     |── random share ──────────────────────────────► received
 //!     `────────────────────────────────────────────► dropped
 //! ```
 //!
-//! Datagrams that were coalesced are judged by the first.
+//! For coalesced datagrams the first one decides.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -25,21 +25,21 @@ use packet::Flood;
 
 use super::socket::Socket;
 
-/// Addresses that are looked for at most. The kernel makes up to 14 of its own instructions of one, of
-/// eight bytes each, and Linux before 6.7 lets a socket have 20,480 bytes (`net.core.optmem_max`).
-const MOST: usize = 160;
-/// Where a datagram's payload begins, behind the UDP header.
+/// The maximum number of expected addresses. Each is translated to up to 14 internal instructions
+/// of eight bytes, and Linux before 6.7 limits a socket to 20,480 bytes (`net.core.optmem_max`).
+const MAX_ADDRESSES: usize = 160;
+/// The offset of a datagram's payload, after the UDP header.
 const PAYLOAD: u32 = 8;
-/// Where the IP header begins.
+/// The offset of the IP header.
 const IP: u32 = libc::SKF_NET_OFF as u32;
-/// A new random number each time.
+/// The offset from which a load returns a new random number.
 const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
-/// Words of an address of IPv6.
+/// Words of an IPv6 address.
 const WORDS: u32 = 4;
 /// Words of `SO_MEMINFO`.
 const MEMINFO: usize = libc::SK_MEMINFO_DROPS as usize + 1;
 
-/// A program for the socket.
+/// A filter program for the socket.
 #[derive(Clone, Debug)]
 pub(super) struct Program(Vec<sock_filter>);
 
@@ -50,11 +50,11 @@ impl Program {
             program.extend(accept_if(kind.swap_bytes()));
         }
         let mut v4 = vec![load(BPF_W, IP + 12)];
-        let mut v6: Vec<_> = (0..WORDS).flat_map(keep_word).collect();
-        for address in flood.expected.iter().take(MOST) {
+        let mut v6: Vec<_> = (0..WORDS).flat_map(store_word).collect();
+        for address in flood.expected.iter().take(MAX_ADDRESSES) {
             match address.to_canonical() {
                 IpAddr::V4(address) => v4.extend(accept_if(address.to_bits())),
-                IpAddr::V6(address) => v6.extend(accept_if_sender(address)),
+                IpAddr::V6(address) => v6.extend(accept_if_source(address)),
             }
         }
         let chance = [load(BPF_W, RANDOM), jump(BPF_JGE, flood.share, 1, 0), ACCEPT, DROP];
@@ -71,9 +71,10 @@ impl Program {
 }
 
 impl Socket {
-    /// Attaches a program, in place of another, or removes it. Where one is refused there is none.
+    /// Attaches a program and removes the previous one. If the kernel refuses it, the socket has
+    /// no filter.
     pub(super) fn set_filter(&self, program: Option<&Program>) -> Result<(), Errno> {
-        // Both together would be more than a socket may have.
+        // Both together would exceed the limit of a socket.
         if self.sheds() {
             setsockopt(self, DetachFilter, &0)?;
             self.end_shedding(self.memory().map(|memory| memory.drops));
@@ -81,7 +82,7 @@ impl Socket {
         let Some(Program(program)) = program else { return Ok(()) };
         let program = libc::sock_fprog {
             len: program.len() as u16,
-            // The kernel only reads it.
+            // The kernel only reads the program.
             filter: program.as_ptr().cast_mut(),
         };
         setsockopt(self, AttachFilter, &program)?;
@@ -89,25 +90,26 @@ impl Socket {
         Ok(())
     }
 
-    /// Whether what is received still waits for more than half of the room, though a batch was taken:
-    /// then what the kernel dropped was not the filter's alone.
+    /// Whether the receive buffer is more than half full although a batch was received. Then the
+    /// filter did not cause all drops.
     pub(super) fn is_crowded(&self) -> bool {
-        self.memory().is_ok_and(|memory| memory.waiting > memory.room / 2)
+        self.memory().is_ok_and(|memory| memory.queued > memory.capacity / 2)
     }
 
     fn memory(&self) -> Result<Memory, Errno> {
         let info: [u32; MEMINFO] = getsockopt(self, Meminfo)?;
-        let [waiting, room, drops] =
+        let [queued, capacity, drops] =
             [libc::SK_MEMINFO_RMEM_ALLOC, libc::SK_MEMINFO_RCVBUF, libc::SK_MEMINFO_DROPS]
                 .map(|number| info[number as usize]);
-        Ok(Memory { waiting, room, drops })
+        Ok(Memory { queued, capacity, drops })
     }
 }
 
-/// A socket's receive queue, in bytes of the kernel's memory, and what it dropped.
+/// Used and maximum size of a socket's receive queue, in bytes of kernel memory, and the number of
+/// dropped datagrams.
 struct Memory {
-    waiting: u32,
-    room: u32,
+    queued: u32,
+    capacity: u32,
     drops: u32,
 }
 
@@ -118,7 +120,7 @@ const fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// Beyond the end it drops.
+/// Loads from an offset. Beyond the end of the datagram, the kernel drops it.
 const fn load(width: u32, at: u32) -> sock_filter {
     instruction(BPF_LD | width | BPF_ABS, at, 0, 0)
 }
@@ -135,32 +137,33 @@ fn accept_if(value: u32) -> [sock_filter; 2] {
     [jump(BPF_JEQ, value, 0, 1), ACCEPT]
 }
 
-/// Keeps a word of the sender of IPv6: one that is loaded from a packet costs eight of the kernel's
-/// instructions, and one that is kept costs one.
-fn keep_word(number: u32) -> [sock_filter; 2] {
+/// Stores a word of the IPv6 source address in scratch memory. A load from the packet takes eight
+/// internal instructions, a load from scratch memory one.
+fn store_word(number: u32) -> [sock_filter; 2] {
     [load(BPF_W, IP + 8 + 4 * number), instruction(BPF_ST, number, 0, 0)]
 }
 
-/// A sender of IPv6, word by word.
-fn accept_if_sender(address: Ipv6Addr) -> [sock_filter; 9] {
+/// Compares the IPv6 source address word by word.
+fn accept_if_source(address: Ipv6Addr) -> [sock_filter; 9] {
     let bits = address.to_bits();
     let word = |number: u32| instruction(BPF_LD | BPF_MEM, number, 0, 0);
-    let or_go_on = |number: u32, on| jump(BPF_JEQ, (bits >> (96 - 32 * number)) as u32, 0, on);
+    let or_continue =
+        |number: u32, skipped| jump(BPF_JEQ, (bits >> (96 - 32 * number)) as u32, 0, skipped);
     [
         word(0),
-        or_go_on(0, 7),
+        or_continue(0, 7),
         word(1),
-        or_go_on(1, 5),
+        or_continue(1, 5),
         word(2),
-        or_go_on(2, 3),
+        or_continue(2, 3),
         word(3),
-        or_go_on(3, 1),
+        or_continue(3, 1),
         ACCEPT,
     ]
 }
 
 sockopt_impl!(
-    /// A program that judges each datagram.
+    /// Attaches a filter program.
     AttachFilter,
     SetOnly,
     libc::SOL_SOCKET,
@@ -168,7 +171,7 @@ sockopt_impl!(
     libc::sock_fprog
 );
 sockopt_impl!(
-    /// Removes it.
+    /// Removes the filter program.
     DetachFilter,
     SetOnly,
     libc::SOL_SOCKET,
@@ -176,7 +179,7 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(
-    /// What the socket has in memory, and what it dropped.
+    /// The memory of the socket, and the number of dropped datagrams.
     Meminfo,
     GetOnly,
     libc::SOL_SOCKET,

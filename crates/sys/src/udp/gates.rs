@@ -1,4 +1,4 @@
-//! Whether `UDP_SEGMENT` is used, for each path on its own.
+//! The state of `UDP_SEGMENT` for each path.
 
 use std::net::IpAddr;
 
@@ -10,19 +10,19 @@ use crate::{
     time::Clock,
 };
 
-/// The most paths that are remembered. Beyond that the oldest is forgotten, and tried again.
+/// The maximum number of stored paths. Beyond that, the oldest is removed, and tried again.
 const MAX_GATES: usize = 64;
 
-/// What refused a stretch: the path through an interface to one address, or, once it has refused a
-/// second address, the interface itself.
+/// The path of a refused GSO message: through an interface to one address, or, after a refusal for
+/// a second address, all paths through the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Path {
-    /// The interface of the sticky source; 0 if the routing table chooses, perhaps another one for
-    /// each address.
+    /// The interface of the sticky source; 0 if the routing table chooses, which may choose
+    /// another one for each address.
     interface: u32,
     remote: Option<IpAddr>,
     cause: Cause,
-    /// The shortest segment it refused: shorter ones may fit. 0 for any length.
+    /// The length of the shortest refused segment, as shorter ones may fit. 0 for all lengths.
     segment: usize,
 }
 
@@ -46,53 +46,53 @@ fn interface(endpoint: &Endpoint) -> u32 {
     endpoint.local.map_or(0, |local| local.interface)
 }
 
-/// The gates of the paths that refused a stretch.
+/// The gates of paths with refused GSO messages.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     gates: Vec<(Path, Gate)>,
-    /// Whether it is wanted, and which paths are closed. Neither changes during a pass, so that
-    /// what is counted as sent is what was sent.
-    wanted: bool,
+    /// Whether GSO is enabled, and the closed paths. Neither changes during a pass, so that sent
+    /// datagrams are counted as they were sent.
+    is_enabled: bool,
     closed: Vec<Path>,
 }
 
 impl Gates {
     pub(super) fn begin_pass(&mut self, switch: &Switch, time: &impl Clock) {
-        self.wanted = switch.is_enabled();
+        self.is_enabled = switch.is_enabled();
         self.closed.clear();
         let closed = self.gates.iter().filter(|(_, gate)| !gate.is_open(switch, time));
         self.closed.extend(closed.map(|(path, _)| path));
     }
 
     pub(super) fn are_open(&self, run: &Transmit) -> bool {
-        self.wanted && !self.closed.iter().any(|path| path.leads_to(run))
+        self.is_enabled && !self.closed.iter().any(|path| path.leads_to(run))
     }
 
-    /// What to suspect after a stretch was refused. A fault of the device is at first attributed to
-    /// the path to one address (such as an IPsec policy).
+    /// The suspected path of a refused GSO message. A fault of the device is first attributed to
+    /// the path to one address (for example an IPsec policy).
     pub(super) fn suspect(&self, cause: Cause, run: &Transmit) -> Path {
         let segment = if cause == Cause::Length { run.segment } else { 0 };
         let remote = address(&run.endpoint);
         let path = Path { interface: interface(&run.endpoint), remote, cause, segment };
-        let seconds = |(other, _): &(Path, Gate)| {
+        let is_other_address = |(other, _): &(Path, Gate)| {
             cause == Cause::Device
                 && (other.interface, other.cause) == (path.interface, cause)
                 && other.remote != path.remote
         };
-        if path.interface != 0 && self.gates.iter().any(seconds) {
+        if path.interface != 0 && self.gates.iter().any(is_other_address) {
             return Path { remote: None, ..path };
         }
         path
     }
 
-    /// A stretch was accepted.
+    /// Records that a GSO message was accepted.
     pub(super) fn succeeded(&mut self, run: &Transmit) {
         if !self.gates.is_empty() {
             self.gates.retain(|(path, _)| !path.leads_to(run));
         }
     }
 
-    /// A path refused a stretch, and accepted its datagrams one by one.
+    /// Records that a path refused a GSO message, and accepted its datagrams singly.
     pub(super) fn demote(&mut self, path: Path, switch: &Switch, time: &impl Clock) {
         let at =
             self.gates.iter().position(|(of, _)| of.is_same_route(&path)).unwrap_or_else(|| {

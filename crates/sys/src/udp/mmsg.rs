@@ -1,7 +1,7 @@
 //! `sendmmsg` and `recvmmsg`: many datagrams in one system call.
 //!
-//! The arrays are allocated once. Their pointers are set for each call, from what the call borrows,
-//! and are meaningless between calls.
+//! The arrays are allocated once. Their pointers are set for each call, from the call's borrows,
+//! and are invalid between calls.
 #![expect(unsafe_code, reason = "the two system calls, and the pointers they take")]
 
 use std::{
@@ -21,14 +21,15 @@ use super::{
 };
 use crate::time::Clock;
 
-/// The most datagrams of one call. With more, the cost of the call itself would hardly matter less,
-/// and the arrays would no longer fit the cache.
+/// The maximum number of datagrams of one call. Larger calls hardly lower the cost of the call
+/// itself, and the arrays would exceed the cache.
 pub(super) const MAX_MESSAGES: usize = 128;
 
-/// The system calls of both halves: the kernel's, or, in tests, a simulation that can refuse them.
+/// The system calls of both halves. Tests replace the kernel by a simulation that can refuse
+/// calls.
 pub trait Calls: Clock + Send + 'static {
-    /// Sends at most the first [`MAX_MESSAGES`] of `datagrams`, without waiting. Returns how many
-    /// were sent. An error is that of the first.
+    /// Sends at most the first [`MAX_MESSAGES`] of `datagrams`, without waiting. Returns the
+    /// number of sent ones. An error is that of the first.
     fn send<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -36,26 +37,26 @@ pub trait Calls: Clock + Send + 'static {
         datagrams: impl Iterator<Item = Outgoing<'a>>,
     ) -> Result<usize, Errno>;
 
-    /// Receives into at most the first [`MAX_MESSAGES`] of `slots`, without waiting. Returns how
-    /// many were received; see [`Calls::received`].
+    /// Receives into at most the first [`MAX_MESSAGES`] of `slots`, without waiting. Returns the
+    /// number of filled slots; see [`Calls::received`].
     fn receive<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
         slots: impl Iterator<Item = &'a mut [u8]>,
     ) -> Result<usize, Errno>;
 
-    /// What the last [`Calls::receive`] put into slot `at`.
+    /// The contents of slot `at` after the last [`Calls::receive`].
     fn received(&self, at: usize) -> Received;
 
     /// Enables or disables GRO.
     fn set_gro(&self, fd: BorrowedFd<'_>, on: bool) -> Result<(), Errno>;
 }
 
-/// One datagram, or several to be segmented by the kernel.
+/// A message to send: one datagram, or a GSO message that the kernel segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
     pub(super) payload: &'a [u8],
-    /// The length of each but the last, if there are several.
+    /// The length of each datagram except the last in a GSO message.
     pub(super) segment: Option<u16>,
     pub(super) remote: SocketAddr,
     pub(super) local: Option<Local>,
@@ -72,7 +73,7 @@ pub struct Messages {
 }
 
 // SAFETY: the raw pointers in `headers` and `buffers` are written before each use and not
-// dereferenced in between, so the thread may change.
+// dereferenced between uses, so the thread may change.
 unsafe impl Send for Messages {}
 
 impl Messages {
@@ -122,9 +123,8 @@ impl Calls for Messages {
             count += 1;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the first `count` headers point into `names`, `controls` and
-        // `buffers`, and those at payloads that `'a` keeps borrowed; the kernel
-        // only reads them.
+        // SAFETY: the first `count` headers point into `names`, `controls` and `buffers`, and
+        // those at payloads that are borrowed for `'a`. The kernel only reads them.
         let sent = unsafe {
             libc::sendmmsg(fd.as_raw_fd(), self.headers.as_mut_ptr(), count as u32, flags)
         };
@@ -144,9 +144,9 @@ impl Calls for Messages {
             count += 1;
         }
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: the first `count` headers point into `names`, `controls` and
-        // `buffers`, with their full lengths, and those at slots that `'a` keeps
-        // borrowed for writing, no two the same. No time-out is given.
+        // SAFETY: the first `count` headers point into `names`, `controls` and `buffers`, with
+        // their full lengths, and those at distinct slots that are mutably borrowed for `'a`. The
+        // time-out is null.
         let received = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -174,13 +174,13 @@ impl Calls for Messages {
     }
 }
 
-/// One filled slot.
+/// The contents of a filled slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     pub(super) len: usize,
     /// Whether it was not truncated.
     pub(super) is_whole: bool,
-    /// The sender, IPv4 in its mapped form on a dual-stack socket.
+    /// The sender. On a dual-stack socket IPv4 is in its mapped form.
     pub(super) remote: Option<SocketAddr>,
     pub(super) ancillary: Ancillary,
 }

@@ -1,11 +1,12 @@
-//! Several sockets that send the same to one address, of which one that is answered is kept.
+//! Several sockets that send the same datagram to one address. One that gets an answer stays open.
 //!
 //! ```text
-//!   open(count) -> send by each -> poll(2) on all: what comes from that address -> keep(index)
+//!   open(count) -> send on each -> poll(2) on all: answers from that address ->
+//! into_socket(index)
 //! ```
 //!
-//! Each has the options of the one socket of a [`super::UdpSocket`], and its helper makes them where
-//! there is one.
+//! They have the options of the socket of a [`super::UdpSocket`], and are created by its helper,
+//! if it has one.
 
 use std::{
     io,
@@ -24,37 +25,37 @@ use packet::{Endpoint, SendError};
 use super::{BindError, Shared, UdpReceiver, UdpSocket, control::send_by, socket::Socket};
 use crate::{poll, wake::Wake};
 
-/// Bytes of a datagram that is looked at; a longer one is cut off.
-const LONGEST: usize = 2048;
-/// Datagrams that are taken of one socket at once.
-const AT_ONCE: usize = 4;
+/// The maximum length of a datagram in bytes. Longer ones are truncated.
+const MAX_LEN: usize = 2048;
+/// The maximum number of datagrams that are received from one socket at once.
+const MAX_PER_SOCKET: usize = 4;
 
-/// Sockets, each at a port of its own.
+/// Sockets with different ports.
 #[derive(Debug)]
 pub struct ProbeSockets {
     sockets: Vec<Socket>,
     wake: Wake,
-    /// As the socket beside which they are has it.
-    like: Arc<Shared>,
+    /// The socket with the same options.
+    model: Arc<Shared>,
 }
 
-/// A datagram that came to one of them.
+/// A datagram that one of the sockets received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeDatagram {
-    /// To which.
+    /// The index of the socket.
     pub index: u16,
-    /// From where.
+    /// The sender.
     pub from: SocketAddr,
-    /// Its bytes.
+    /// The payload.
     pub bytes: Vec<u8>,
 }
 
 impl UdpSocket {
-    /// Opens so many sockets beside this one, with the same options and this mark; fewer if no
-    /// descriptor is left.
+    /// Opens `count` additional sockets with the same options and this mark, or fewer if the file
+    /// descriptors are exhausted.
     ///
     /// # Errors
-    /// There is not even one.
+    /// The first socket could not be opened.
     pub fn open_probe_sockets(&self, count: u16, fwmark: u32) -> Result<ProbeSockets, BindError> {
         let wake = Wake::new()?;
         let mut sockets = vec![Socket::bind(0, fwmark, self.shared.helper())?];
@@ -64,12 +65,12 @@ impl UdpSocket {
                 Err(_) => break,
             }
         }
-        Ok(ProbeSockets { sockets, wake, like: self.shared.clone() })
+        Ok(ProbeSockets { sockets, wake, model: self.shared.clone() })
     }
 }
 
 impl ProbeSockets {
-    /// How many there are.
+    /// The number of sockets.
     pub fn count(&self) -> u16 {
         u16::try_from(self.sockets.len()).unwrap_or(u16::MAX)
     }
@@ -79,10 +80,10 @@ impl ProbeSockets {
         self.wake.waker()
     }
 
-    /// Sends a datagram by one of them, past as many routers as `hops` says.
+    /// Sends a datagram over the socket with this index, with an optional hop limit.
     ///
     /// # Errors
-    /// It did not go, or there is no such socket.
+    /// The datagram was not sent, or the index is invalid.
     pub fn send(
         &self,
         index: u16,
@@ -94,7 +95,8 @@ impl ProbeSockets {
         send_by(socket, datagram, to, hops)
     }
 
-    /// Waits until some have datagrams, which it returns, or it is woken, or that time is over.
+    /// Waits until datagrams arrive, a waker is called, or the time has passed. Returns the
+    /// datagrams.
     ///
     /// # Errors
     /// The kernel is out of memory.
@@ -104,16 +106,16 @@ impl ProbeSockets {
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         poll::wait(&mut fds, Some(at_most))?;
         self.wake.clear();
-        let mut came = Vec::new();
+        let mut datagrams = Vec::new();
         for (index, (fd, socket)) in (0..).zip(fds[1..].iter().zip(&self.sockets)) {
             if fd.any().unwrap_or(true) {
-                came.extend((0..AT_ONCE).map_while(|_| take(index, socket)));
+                datagrams.extend((0..MAX_PER_SOCKET).map_while(|_| take(index, socket)));
             }
         }
-        Ok(came)
+        Ok(datagrams)
     }
 
-    /// Keeps one as a socket of its own, and closes all others.
+    /// Turns one into a separate socket, and closes all others.
     pub fn into_socket(mut self, index: u16) -> Option<(UdpSocket, UdpReceiver)> {
         let index = usize::from(index);
         if index >= self.sockets.len() {
@@ -126,16 +128,16 @@ impl ProbeSockets {
             wake: self.wake,
             overflow: AtomicU64::new(0),
             truncated: AtomicU64::new(0),
-            offloads: self.like.offloads.clone(),
-            helper: self.like.helper.clone(),
+            offloads: self.model.offloads.clone(),
+            helper: self.model.helper.clone(),
         });
         Some((UdpSocket { shared: shared.clone() }, UdpReceiver::new(shared)))
     }
 }
 
-/// The next datagram of a socket. What an earlier one met, as an error of ICMP, is passed over.
+/// The next datagram of a socket. Errors, such as ICMP errors of earlier datagrams, are ignored.
 fn take(index: u16, socket: &Socket) -> Option<ProbeDatagram> {
-    let mut bytes = vec![0; LONGEST];
+    let mut bytes = vec![0; MAX_LEN];
     let (len, from) = recvfrom::<SockaddrStorage>(socket.as_fd().as_raw_fd(), &mut bytes).ok()?;
     bytes.truncate(len);
     let from = from?;
@@ -161,16 +163,16 @@ mod tests {
     const BRIEF: Duration = Duration::from_secs(5);
 
     #[test]
-    fn of_many_sockets_the_one_that_is_answered_is_kept() {
-        let (beside, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default())).unwrap();
-        let flows = beside.open_probe_sockets(40, 0).unwrap();
-        assert_eq!(flows.count(), 40);
+    fn one_of_many_sockets_gets_the_answer_and_stays_open() {
+        let (model, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default())).unwrap();
+        let sockets = model.open_probe_sockets(40, 0).unwrap();
+        assert_eq!(sockets.count(), 40);
         let far = Plain::bind("127.0.0.1:0").unwrap();
         let to = Endpoint::new(far.local_addr().unwrap());
-        for index in 0..flows.count() {
-            flows.send(index, &index.to_be_bytes(), to, None).unwrap();
+        for index in 0..sockets.count() {
+            sockets.send(index, &index.to_be_bytes(), to, None).unwrap();
         }
-        assert_eq!(flows.send(40, b"x", to, None), Err(SendError::NoSocket));
+        assert_eq!(sockets.send(40, b"x", to, None), Err(SendError::NoSocket));
         let (mut text, mut from) = ([0; 9], None);
         for _ in 0..40 {
             let (len, sender) = far.recv_from(&mut text).unwrap();
@@ -178,17 +180,17 @@ mod tests {
                 from = Some(sender);
             }
         }
-        far.send_to(b"met", from.unwrap()).unwrap();
-        let came = flows.receive(BRIEF).unwrap();
+        far.send_to(b"answer", from.unwrap()).unwrap();
+        let received = sockets.receive(BRIEF).unwrap();
         let expected =
-            ProbeDatagram { index: 7, from: far.local_addr().unwrap(), bytes: b"met".to_vec() };
-        assert_eq!(came, [expected]);
+            ProbeDatagram { index: 7, from: far.local_addr().unwrap(), bytes: b"answer".to_vec() };
+        assert_eq!(received, [expected]);
 
-        let (kept, mut receiver) = flows.into_socket(7).unwrap();
-        assert_eq!(kept.port(), from.map(|from| from.port()));
+        let (socket, mut receiver) = sockets.into_socket(7).unwrap();
+        assert_eq!(socket.port(), from.map(|from| from.port()));
         let mut batch = SendBatch::default();
         batch.push(4, to, packet::Ecn::NotEct).copy_from_slice(b"data");
-        kept.sender().send(&mut batch);
+        socket.sender().send(&mut batch);
         assert!(batch.failures().is_empty());
         assert_eq!(far.recv_from(&mut text).unwrap(), (4, from.unwrap()));
         far.send_to(b"back", from.unwrap()).unwrap();
@@ -199,11 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_all_is_ended_and_none_is_kept_that_is_not_there() {
-        let (beside, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default())).unwrap();
-        let flows = beside.open_probe_sockets(2, 0).unwrap();
-        flows.waker()();
-        assert_eq!(flows.receive(BRIEF).unwrap(), []);
-        assert!(flows.into_socket(2).is_none());
+    fn waker_ends_the_wait_and_an_invalid_index_is_rejected() {
+        let (model, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default())).unwrap();
+        let sockets = model.open_probe_sockets(2, 0).unwrap();
+        sockets.waker()();
+        assert_eq!(sockets.receive(BRIEF).unwrap(), []);
+        assert!(sockets.into_socket(2).is_none());
     }
 }

@@ -21,24 +21,25 @@ use crate::wake::Waited;
 
 /// The receiving half of a [`super::UdpSocket`].
 ///
-/// It waits while there is no socket, and continues with the next one.
+/// Without a socket it waits, and continues with the next one.
 pub struct UdpReceiver<C = Messages> {
     shared: Arc<Shared>,
     pub(super) messages: C,
-    /// Whether the last batch had coalesced datagrams.
+    /// Whether the last batch contained coalesced datagrams.
     coalesced: bool,
-    /// When the kernel received the last datagram, since the Unix epoch; zero if unknown.
+    /// The time at which the kernel received the last datagram, since the Unix epoch; zero if
+    /// unknown.
     received_at: Duration,
-    /// What leaves out most of a flood, while there is one.
+    /// The filter that sheds a flood; `None` without a flood.
     filter: Option<Program>,
 }
 
-/// How long to wait during a flood.
-const SHEDDING: Duration = Duration::from_secs(1);
-/// Slots of one call while datagrams are coalesced. That is 512 KiB, which fits the cache and does
-/// not delay the last ones for long.
+/// The longest wait during a flood.
+const FLOOD_WAIT: Duration = Duration::from_secs(1);
+/// Slots of one call while datagrams are coalesced. That is 512 KiB, which fits the cache and
+/// delays the last ones only a little.
 const COALESCED_SLOTS: usize = 8;
-/// How many transient errors are ignored before the wake is checked again.
+/// The number of transient errors that are ignored before the wake is checked again.
 const MAX_TRANSIENT: usize = 16;
 
 impl<C: Calls> UdpRecv for UdpReceiver<C> {
@@ -59,7 +60,7 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
                 return Ok(());
             }
             let fd = socket.as_ref().map(|socket| socket.as_fd());
-            // It is also set when the socket was replaced; then the batch is empty.
+            // The wake is also set after the socket was replaced. Then the batch is empty.
             if matches!(
                 self.shared.wake.wait(fd, self.max_wait())?,
                 Waited::Woken | Waited::TimedOut
@@ -74,12 +75,12 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
     }
 
     fn max_wait(&self) -> Option<Duration> {
-        self.filter.is_some().then_some(SHEDDING)
+        self.filter.is_some().then_some(FLOOD_WAIT)
     }
 
     fn shed(&mut self, flood: Option<&Flood>) -> bool {
         self.filter = flood.map(Program::new);
-        // Without a socket the next one is to have it.
+        // Without a socket, the next one will get the filter.
         let set = self.shared.socket().is_none_or(|socket| self.set_filter(&socket));
         if !set {
             self.filter = None;
@@ -99,14 +100,14 @@ impl<C: Calls> UdpReceiver<C> {
         Self { shared, messages, coalesced: false, received_at: Duration::ZERO, filter: None }
     }
 
-    /// Where the socket was replaced during a flood.
+    /// Sets the filter again if the socket was replaced during a flood.
     fn apply_filter(&mut self, socket: &Socket) {
         if self.filter.is_some() && !socket.sheds() && !self.set_filter(socket) {
             self.filter = None;
         }
     }
 
-    /// Whether the kernel took it.
+    /// Returns whether the kernel accepted the filter.
     fn set_filter(&self, socket: &Socket) -> bool {
         socket.set_filter(self.filter.as_ref()).is_ok()
     }
@@ -130,7 +131,8 @@ impl<C: Calls> UdpReceiver<C> {
                     if count == asked && batch.shed() > 0 && socket.is_crowded() {
                         batch.note_lost(1);
                     }
-                    // If fewer were received, the socket is empty now, and the delay was ours.
+                    // If fewer were received, the socket is empty, and the delay is in this
+                    // process.
                     if count == asked && !self.received_at.is_zero() {
                         let now = UNIX_EPOCH.elapsed().unwrap_or_default();
                         batch.note_waited(now.saturating_sub(self.received_at));
@@ -145,7 +147,7 @@ impl<C: Calls> UdpReceiver<C> {
         Ok(())
     }
 
-    /// Adds one filled slot to the batch, or counts why not.
+    /// Adds a filled slot to the batch, or counts it as dropped.
     fn accept(&mut self, socket: &Socket, batch: &mut RecvBatch, slot: usize) {
         let Received { len, is_whole, remote, ancillary } = self.messages.received(slot);
         if let Some(drops) = ancillary.drops {
@@ -178,7 +180,7 @@ impl<C> fmt::Debug for UdpReceiver<C> {
     }
 }
 
-/// Copies a datagram to an earlier slot, over a dropped one.
+/// Copies a datagram to an earlier slot, replacing a dropped one.
 fn move_slot(batch: &mut RecvBatch, from: usize, to: usize, len: usize) {
     let mut slots = batch.slots_mut().skip(to);
     if let (Some(to_slot), Some(from_slot)) = (slots.next(), slots.nth(from - to - 1)) {

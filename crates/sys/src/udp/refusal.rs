@@ -1,32 +1,33 @@
-//! What the errnos of the outer socket mean.
+//! The meaning of errnos of the outer socket.
 
 use nix::errno::Errno;
 use packet::SendError;
 
-/// Why a send was refused.
+/// The cause of a refused send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// Interrupted by a signal.
     Signal,
     /// The ICMP error of an earlier datagram, reported by this send.
     Earlier,
-    /// The socket's queue is full; poll reports when there is room.
+    /// The socket's queue is full. poll(2) reports when it has room.
     SocketQueue,
-    /// The device's queue is full, or out of memory. Nothing reports when there is room.
+    /// The device's queue is full, or out of memory. The kernel does not report when it has room.
     DeviceQueue,
-    /// A device without checksum offload (before Linux 6.11), or an IPsec policy on the path:
-    /// neither accepts a stretch.
+    /// A device without checksum offload (before Linux 6.11), or an IPsec policy on the path.
+    /// Neither accepts GSO messages.
     Device,
-    /// The segments are too long for the path's MTU, or the datagram is too long.
+    /// The segments exceed the path's MTU, or the datagram is too long.
     Length,
-    /// Number or length of the segments (the MTU, before Linux 6.14), a driver (virtio-net with
-    /// IPv6, before 6.2), the sticky source, or the destination. It is found by leaving each out.
+    /// The number or length of the segments (the MTU, before Linux 6.14), a driver (virtio-net
+    /// with IPv6, before 6.2), the sticky source, or the destination. It is found by omitting each
+    /// in turn.
     Any,
     /// The sticky source or the destination.
     Route,
     /// The destination.
     Destination,
-    /// Only this message: a firewall rule may accept the next one.
+    /// Only this message. A firewall rule may accept the next one.
     Message,
 }
 
@@ -40,7 +41,7 @@ impl Cause {
             Errno::EIO | Errno::EOPNOTSUPP => Self::Device,
             Errno::EMSGSIZE => Self::Length,
             Errno::EINVAL => Self::Any,
-            // EADDRNOTAVAIL: no local address has that scope, such as with IPv6 disabled.
+            // EADDRNOTAVAIL: a local address of that scope is missing, for example with IPv6 disabled.
             Errno::EADDRNOTAVAIL | Errno::ENETUNREACH | Errno::ENODEV => Self::Route,
             // EACCES: a prohibit route, or a broadcast.
             Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EACCES => Self::Destination,
@@ -48,7 +49,7 @@ impl Cause {
         }
     }
 
-    /// Whether the datagrams of a stretch may be accepted one by one.
+    /// Whether the datagrams of a GSO message may be accepted singly.
     pub(super) fn may_be_offload(self) -> bool {
         matches!(self, Self::Device | Self::Length | Self::Any)
     }
@@ -58,13 +59,13 @@ impl Cause {
         matches!(self, Self::Any | Self::Route)
     }
 
-    /// Whether later datagrams to the same endpoint would be refused as well.
+    /// Whether later datagrams to the same endpoint would also be refused.
     pub(super) fn ends_run(self) -> bool {
         matches!(self, Self::Any | Self::Route | Self::Destination)
     }
 }
 
-/// What is reported for a datagram that was not sent.
+/// The error that is reported for a datagram that was not sent.
 pub(super) fn send_error(errno: Errno) -> SendError {
     match errno {
         Errno::EMSGSIZE => SendError::TooBig,
@@ -79,8 +80,8 @@ pub(super) fn send_error(errno: Errno) -> SendError {
     }
 }
 
-/// Whether the error of a receive is the ICMP error of an earlier datagram or a shortage of memory,
-/// and was cleared by reporting it.
+/// Whether an error of a receive is the ICMP error of an earlier datagram, or a temporary shortage
+/// of memory. The kernel clears such an error by reporting it.
 pub(super) fn is_transient(errno: Errno) -> bool {
     matches!(
         errno,

@@ -5,18 +5,18 @@
 //!                                            -> the first was refused (`refusal`):
 //!     earlier ICMP error     retried
 //!     full queues            retried after a short wait; then NoBuffer
-//!     a stretch as one       retried, its datagrams one by one; if that works, the
+//!     a GSO message          its datagrams are retried singly; if that works, the
 //!                            path's gate closes for a while (`gates`)
-//!     stale sticky source    the run without it; StaleSource if that works
+//!     stale sticky source    the run is retried without it; StaleSource if that works
 //!     the destination        the rest of the run fails
-//!     anything else          the message fails
+//!     other errors           the message fails
 //! ```
 //!
-//! A message is a stretch of a run, by `UDP_SEGMENT`, or one datagram.
+//! A message is one datagram, or a GSO message (`UDP_SEGMENT`) of several datagrams of a run.
 //!
-//! A sticky source is refused when the address is no longer local. If only the route has changed,
-//! the datagram follows it; [`crate::netlink::Monitor`] reports that, so that another source can be
-//! chosen.
+//! A sticky source is refused after the address was removed from this machine. If only the route
+//! has changed, datagrams follow it, and [`crate::netlink::Monitor`] reports the change, so that
+//! another source can be chosen.
 
 use std::{fmt, os::fd::AsFd, sync::Arc, time::Duration};
 
@@ -32,18 +32,18 @@ use super::{
 };
 use crate::{offload::Switch, time::Clock};
 
-/// The most datagrams of one stretch: `UDP_MAX_SEGMENTS` before Linux 6.9.
-const MAX_STRETCH: usize = 64;
-/// The most bytes of one stretch: the payload of the largest IPv4 packet.
-const MAX_STRETCH_BYTES: usize = 65_507;
+/// The maximum number of datagrams of a GSO message: `UDP_MAX_SEGMENTS` before Linux 6.9.
+const MAX_SEGMENTS: usize = 64;
+/// The maximum length of a GSO message in bytes: the payload of the largest IPv4 packet.
+const MAX_GSO_BYTES: usize = 65_507;
 
-/// How long one batch waits in total for full queues: a congested tunnel should drop, not add 100
-/// ms.
+/// The total time that one batch waits for full queues. A congested tunnel should drop packets
+/// rather than add 100 ms.
 const TIMEOUT: Duration = Duration::from_millis(20);
-/// The length of one wait.
+/// The duration of one wait.
 const WAIT: Duration = Duration::from_millis(1);
-/// How many errors of earlier datagrams are skipped for one datagram. Each is reported once, so
-/// many of them mean something else.
+/// The maximum number of errors of earlier datagrams that are ignored for one datagram. Each is
+/// reported once, so many errors have another cause.
 const MAX_REFUSED: u32 = 16;
 
 /// A sending half of a [`super::UdpSocket`].
@@ -84,8 +84,8 @@ impl<C: Calls> UdpSend for UdpSender<C> {
         }
     }
 
-    // The option is set on the socket, but this half sends all data, one call after the other.
-    // Handshakes, which the other half sends meanwhile, fit every path.
+    // The option applies to the socket, but this half sends all data, in sequential calls.
+    // Handshakes, which the other half may send at the same time, fit every path.
     fn send_unfragmented(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
         let socket = self.shared.socket().ok_or(SendError::NoSocket)?;
         let Endpoint { remote, local } = endpoint;
@@ -95,9 +95,9 @@ impl<C: Calls> UdpSend for UdpSender<C> {
         }
         let message =
             Outgoing { payload: datagram, segment: None, remote, local, tos: Tos::default() };
-        socket.set_whole(remote.is_ipv4(), true).map_err(send_error)?;
+        socket.forbid_fragmentation(remote.is_ipv4(), true).map_err(send_error)?;
         let sent = self.messages.send(socket.as_fd(), socket.family(), [message].into_iter());
-        socket.set_whole(remote.is_ipv4(), false).map_err(send_error)?;
+        socket.forbid_fragmentation(remote.is_ipv4(), false).map_err(send_error)?;
         sent.map(drop).map_err(send_error)
     }
 }
@@ -137,13 +137,13 @@ struct Pass<'a> {
     failures: &'a mut Vec<Failure>,
     gates: &'a mut Gates,
     gso: &'a Switch,
-    /// A path that refused a stretch. Its datagrams are sent one by one.
+    /// A path that refused a GSO message. Its datagrams are sent singly.
     suspect: Option<Path>,
-    /// The first run that is not completely sent.
+    /// The first incomplete run.
     transmit: usize,
     /// The first unsent datagram of that run.
     datagram: usize,
-    /// The endpoint whose sticky source was refused last. It is left out.
+    /// The endpoint of which the sticky source was last refused. The source is omitted.
     stale: Option<Endpoint>,
     time_left: Duration,
     refused: u32,
@@ -170,14 +170,14 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The messages from the cursor on, until one that the socket cannot send.
+    /// The messages from the cursor up to one that the socket cannot send.
     fn unsent(&self) -> impl Iterator<Item = Outgoing<'a>> + use<'a, '_> {
         let (mut transmit, mut datagram) = (self.transmit, self.datagram);
         std::iter::from_fn(move || {
             let run = self.batch.transmits().get(transmit)?;
             let remote = run.endpoint.remote.direct();
             let remote = remote.filter(|remote| self.socket.family().reaches(*remote))?;
-            let count = self.stretch(run, datagram);
+            let count = self.datagrams_in_message(run, datagram);
             let message = Outgoing {
                 payload: self.batch.datagram_bytes(run, datagram, count),
                 segment: (count > 1).then_some(run.segment as u16),
@@ -193,19 +193,19 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// How many datagrams of a run, from `first` on, are sent as one message.
-    fn stretch(&self, run: &Transmit, first: usize) -> usize {
+    /// The number of datagrams of a run, from `first`, that are sent as one message.
+    fn datagrams_in_message(&self, run: &Transmit, first: usize) -> usize {
         let is_suspect = self.suspect.is_some_and(|path| path.leads_to(run));
         if is_suspect || !self.gates.are_open(run) {
             return 1;
         }
-        let fitting = (MAX_STRETCH_BYTES / run.segment).clamp(1, MAX_STRETCH);
+        let fitting = (MAX_GSO_BYTES / run.segment).clamp(1, MAX_SEGMENTS);
         (run.datagrams() - first).min(fitting)
     }
 
     fn handle_error(&mut self, errno: Errno, run: &Transmit, time: &impl Clock) {
         let cause = Cause::of(errno);
-        let count = self.stretch(run, self.datagram);
+        let count = self.datagrams_in_message(run, self.datagram);
         let is_pinned = run.endpoint.local.is_some() && self.stale != Some(run.endpoint);
         match cause {
             Cause::Signal => {}
@@ -223,11 +223,11 @@ impl<'a> Pass<'a> {
             }
             _ if is_pinned && cause.may_be_source() => {
                 self.stale = Some(run.endpoint);
-                // It was not the stretch.
+                // The GSO message was not the cause.
                 self.suspect = None;
             }
             _ if cause.ends_run() => {
-                // It was not the stretch, as one datagram is refused as well.
+                // The GSO message was not the cause, as one datagram is also refused.
                 self.suspect = None;
                 self.fail(run.datagrams() - self.datagram, send_error(errno));
             }
@@ -235,12 +235,12 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Moves the cursor over messages that were sent.
+    /// Moves the cursor past sent messages.
     fn advance(&mut self, messages: usize, time: &impl Clock) {
         for _ in 0..messages {
             let Some(run) = self.batch.transmits().get(self.transmit) else { return };
-            let count = self.stretch(run, self.datagram);
-            // A shorter last datagram does not show that longer ones would be accepted.
+            let count = self.datagrams_in_message(run, self.datagram);
+            // A shorter last datagram does not prove that longer ones would be accepted.
             let is_full = (self.datagram + 1) * run.segment <= run.span.len;
             if count > 1 {
                 self.gates.succeeded(run);
@@ -255,7 +255,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Skips datagrams of the current run, with an error.
+    /// Skips datagrams of the current run and records an error.
     fn fail(&mut self, datagrams: usize, error: SendError) {
         self.refused = 0;
         self.note(datagrams, error);

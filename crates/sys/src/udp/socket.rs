@@ -19,9 +19,10 @@ use nix::{
 use super::{BindError, address::Family, mmsg::Calls};
 use crate::{errno::errno, process::Helper};
 
-/// The size of each buffer in bytes. The receive buffer must hold what arrives while the receiving
-/// thread decrypts a batch or waits for a core: with 512 KiB, quic lost 20 % and udp 30 % (docs:
-/// design, "What was tried"). The send buffer takes a whole batch in one call.
+/// The size of each buffer in bytes. The receive buffer must absorb the datagrams that arrive
+/// while the receiving thread decrypts a batch or waits for a core: with 512 KiB, quic lost 20 %
+/// and udp 30 % (docs: design, "What was tried"). The send buffer accepts a whole batch in one
+/// call.
 const BUFFER: usize = 4 * 1024 * 1024;
 
 /// The sizes of the socket's buffers in bytes, as requested. The kernel doubles them for its
@@ -40,34 +41,34 @@ pub(super) struct Socket {
     fd: OwnedFd,
     family: Family,
     port: u16,
-    /// The kernel's drop counter as last seen.
+    /// The last value of the kernel's drop counter.
     drops: AtomicU32,
     /// Whether GRO is enabled.
     gro: AtomicBool,
-    /// Whether a filter drops most of a flood, which the kernel counts like all it drops.
+    /// Whether a filter sheds a flood. The kernel includes its drops in the drop counter.
     sheds: AtomicBool,
-    /// The kernel's drop counter where the last filter was removed, or later.
+    /// The kernel's drop counter when the last filter was removed, or a later value.
     shed_until: AtomicU32,
 }
 
-/// Datagrams that the kernel dropped since the last look.
+/// Datagrams that the kernel dropped since the last update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Drops {
-    /// For want of room.
+    /// Because the buffer was full.
     pub lost: u32,
-    /// By a filter.
+    /// By the filter.
     pub shed: u32,
 }
 
 impl Socket {
-    /// Binds to both families, or to IPv4 if the system has no IPv6. The helper does so if there is
-    /// one.
+    /// Binds to both families, or only to IPv4 if the system lacks IPv6. If a helper is given, it
+    /// creates the socket.
     pub(super) fn bind(port: u16, fwmark: u32, helper: Option<&Helper>) -> Result<Self, BindError> {
         if let Some(helper) = helper {
             return Self::adopt(helper.socket(port, fwmark).map_err(helper_error)?);
         }
         match Self::bind_family(Family::Dual, port, fwmark) {
-            Err(BindError::Os(error)) if has_no_ipv6(&error) => {
+            Err(BindError::Os(error)) if lacks_ipv6(&error) => {
                 Self::bind_family(Family::V4, port, fwmark)
             }
             bound => bound,
@@ -91,7 +92,7 @@ impl Socket {
         Ok(this)
     }
 
-    /// A socket that another process has bound.
+    /// Takes a socket that another process has bound.
     fn adopt(fd: OwnedFd) -> Result<Self, BindError> {
         let bound: SockaddrStorage = getsockname(fd.as_raw_fd()).map_err(io::Error::from)?;
         let family = if bound.as_sockaddr_in6().is_some() { Family::Dual } else { Family::V4 };
@@ -110,7 +111,7 @@ impl Socket {
     }
 
     pub(super) fn set_fwmark(&self, fwmark: u32, helper: Option<&Helper>) -> Result<(), BindError> {
-        // Setting a mark takes a privilege even if it does not change.
+        // Setting a mark requires a privilege even if it does not change.
         if getsockopt(&self.fd, sockopt::Mark) == Ok(fwmark) {
             return Ok(());
         }
@@ -120,15 +121,15 @@ impl Socket {
         setsockopt(&self.fd, sockopt::Mark, &fwmark).map_err(refusal)
     }
 
-    /// Enables or disables GRO; whether the kernel accepted it.
+    /// Enables or disables GRO. Returns whether the kernel accepted it.
     pub(super) fn set_gro(&self, calls: &impl Calls, on: bool) -> bool {
         self.gro.swap(on, Ordering::Relaxed) == on || calls.set_gro(self.as_fd(), on).is_ok()
     }
 
-    /// Forbids fragmentation of what is sent over IPv4 or IPv6, or allows it again. While it is
-    /// forbidden, the path MTU that the kernel has learned is ignored.
-    pub(super) fn set_whole(&self, ipv4: bool, whole: bool) -> Result<(), Errno> {
-        match (ipv4, whole) {
+    /// Forbids or allows fragmentation of datagrams over IPv4 or IPv6. While it is forbidden, the
+    /// kernel's learned path MTU is ignored.
+    pub(super) fn forbid_fragmentation(&self, ipv4: bool, forbid: bool) -> Result<(), Errno> {
+        match (ipv4, forbid) {
             (true, true) => setsockopt(&self.fd, MtuDiscover, &libc::IP_PMTUDISC_PROBE),
             (true, false) => setsockopt(&self.fd, MtuDiscover, &libc::IP_PMTUDISC_DONT),
             (false, true) => setsockopt(&self.fd, Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_PROBE),
@@ -160,28 +161,28 @@ impl Socket {
         self.sheds.store(true, Ordering::Relaxed);
     }
 
-    /// There is no filter since the kernel's drop counter was this, or, if it does not say, as it was
-    /// last seen.
+    /// Records that the filter was removed when the kernel's drop counter had this value; in case
+    /// of an error, the last known value.
     pub(super) fn end_shedding(&self, drops: Result<u32, Errno>) {
         let drops = drops.unwrap_or_else(|_| self.drops.load(Ordering::Relaxed));
         self.shed_until.store(drops, Ordering::Relaxed);
         self.sheds.store(false, Ordering::Relaxed);
     }
 
-    /// Updates the kernel's drop counter, as it was when a datagram was received; returns the new
-    /// drops. What is lost for want of room while there is a filter is taken for what it drops.
+    /// Updates the kernel's drop counter to its value when a datagram was received, and returns
+    /// the new drops. While a filter is attached, all drops are attributed to it.
     pub(super) fn note_drops(&self, drops: u32) -> Drops {
         let new = drops.wrapping_sub(self.drops.swap(drops, Ordering::Relaxed));
         if self.sheds() {
             return Drops { lost: 0, shed: new };
         }
-        let behind = drops.wrapping_sub(self.shed_until.load(Ordering::Relaxed));
-        // One that waited since before the filter was removed has an older counter.
-        if behind as i32 <= 0 {
+        let since_filter = drops.wrapping_sub(self.shed_until.load(Ordering::Relaxed));
+        // A datagram that was queued before the filter was removed has an older counter.
+        if since_filter as i32 <= 0 {
             return Drops { lost: 0, shed: new };
         }
         self.shed_until.store(drops, Ordering::Relaxed);
-        let lost = new.min(behind);
+        let lost = new.min(since_filter);
         Drops { lost, shed: new - lost }
     }
 }
@@ -212,7 +213,7 @@ fn port_of(bound: &SockaddrStorage) -> Option<u16> {
 }
 
 fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
-    // This may exceed the system's limit, but takes CAP_NET_ADMIN.
+    // This may exceed the system's limit, but requires CAP_NET_ADMIN.
     if setsockopt(fd, sockopt::RcvBufForce, &BUFFER).is_err() {
         setsockopt(fd, sockopt::RcvBuf, &BUFFER)?;
     }
@@ -220,9 +221,9 @@ fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
         setsockopt(fd, sockopt::SndBuf, &BUFFER)?;
     }
     setsockopt(fd, sockopt::RxqOvfl, &1)?;
-    // How long a datagram waited is optional.
+    // Timestamps are optional.
     let _ = setsockopt(fd, sockopt::ReceiveTimestampns, &true);
-    // A dual-stack socket has the options of both levels, and IPv4 datagrams have IPv4 control
+    // A dual-stack socket needs the options of both levels, as IPv4 datagrams have IPv4 control
     // messages.
     setsockopt(fd, sockopt::Ipv4PacketInfo, &true)?;
     setsockopt(fd, sockopt::IpRecvTos, &true)?;
@@ -232,14 +233,14 @@ fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
         setsockopt(fd, sockopt::Ipv6RecvPacketInfo, &true)?;
         setsockopt(fd, sockopt::Ipv6RecvTClass, &true)?;
         setsockopt(fd, Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DONT)?;
-        // Like the kernel module: a label made from the flow's hash adds nothing to the ports. An
+        // As in the kernel module: a label from the flow's hash is redundant with the ports. An
         // old kernel may lack the option.
         let _ = setsockopt(fd, Ipv6AutoFlowLabel, &0);
     }
     Ok(())
 }
 
-/// The error of a helper.
+/// Converts an error of a helper.
 fn helper_error(error: io::Error) -> BindError {
     match errno(&error) {
         Some(errno) => refusal(errno),
@@ -255,9 +256,9 @@ fn refusal(errno: Errno) -> BindError {
     }
 }
 
-/// EAFNOSUPPORT: booted with `ipv6.disable=1`, or a kernel without IPv6. EADDRNOTAVAIL: IPv6 is
-/// disabled in this network namespace.
-fn has_no_ipv6(error: &io::Error) -> bool {
+/// Whether IPv6 is not available. EAFNOSUPPORT: the kernel lacks it or was booted with
+/// `ipv6.disable=1`. EADDRNOTAVAIL: it is disabled in this network namespace.
+fn lacks_ipv6(error: &io::Error) -> bool {
     matches!(errno(error), Some(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL))
 }
 
@@ -270,8 +271,8 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(
-    /// Whether the DF bit is set. It is not, as in the kernel module: an outer packet that is too
-    /// long for its path arrives in fragments instead of being lost. Only path MTU probes have it.
+    /// The setting of the DF bit. As in the kernel module it is not set, so that outer packets
+    /// that exceed the MTU of their path arrive in fragments. Only path MTU probes have it.
     MtuDiscover,
     SetOnly,
     libc::IPPROTO_IP,
@@ -279,7 +280,7 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(
-    /// The same for IPv6, where the sender fragments.
+    /// The corresponding setting of IPv6, where the sender fragments.
     Ipv6MtuDiscover,
     SetOnly,
     libc::IPPROTO_IPV6,

@@ -19,7 +19,7 @@ mod kernel;
 mod lost;
 mod refused;
 
-/// The loopback interface of a fresh namespace.
+/// The loopback interface of a new namespace.
 const LOOPBACK: u32 = 1;
 
 fn bound() -> (UdpSocket, UdpReceiver, u16) {
@@ -28,10 +28,10 @@ fn bound() -> (UdpSocket, UdpReceiver, u16) {
     (socket, receiver, port)
 }
 
-/// Receives once, and gives what came with its bytes.
+/// Receives once. Returns the datagrams and their metadata.
 fn receive(receiver: &mut UdpReceiver) -> Vec<(Vec<u8>, RecvMeta)> {
     let mut batch = RecvBatch::new(16);
-    // The first wait ends by the wake that `bind` left behind.
+    // The first wait is ended by the wake of `bind`.
     while batch.is_empty() {
         receiver.recv(&mut batch, false, true).unwrap();
     }
@@ -77,8 +77,8 @@ fn one_socket_receives_both_families_with_our_address_interface_and_ecn() {
                 }
                 let ours: IpAddr = ours.parse().unwrap();
                 peer.send_to(b"hello", (ours, port)).unwrap();
-                let came = receive(&mut receiver);
-                let [(payload, meta)] = came.as_slice() else { panic!("{came:?}") };
+                let received = receive(&mut receiver);
+                let [(payload, meta)] = received.as_slice() else { panic!("{received:?}") };
                 assert_eq!(payload, b"hello");
                 assert_eq!(meta.endpoint.remote.direct(), peer.local_addr().ok());
                 assert_eq!(
@@ -93,7 +93,7 @@ fn one_socket_receives_both_families_with_our_address_interface_and_ecn() {
 }
 
 #[test]
-fn a_full_batch_tells_how_long_its_last_datagram_waited_and_another_does_not() {
+fn waiting_time_is_reported_for_full_batches() {
     const PAUSE: Duration = Duration::from_millis(20);
     in_namespace(|_| {
         let (_socket, mut receiver, port) = bound();
@@ -107,14 +107,14 @@ fn a_full_batch_tells_how_long_its_last_datagram_waited_and_another_does_not() {
             }
             batch.waited()
         };
-        // The kernel begins to stamp what comes when a work queue of its own gets to it.
+        // The kernel starts to add timestamps after a work queue has run.
         assert!((0..100).any(|_| waited_in(1) >= PAUSE));
         assert_eq!(waited_in(2), Duration::ZERO);
     });
 }
 
 #[test]
-fn an_ipv4_datagram_has_its_control_messages_at_both_levels_of_a_dual_socket() {
+fn ipv4_datagram_on_a_dual_socket_has_control_messages_of_both_levels() {
     in_namespace(|_| {
         let socket = Socket::bind(0, 0, None).unwrap();
         let peer = plain_socket("127.0.0.1:0");
@@ -137,19 +137,19 @@ fn an_ipv4_datagram_has_its_control_messages_at_both_levels_of_a_dual_socket() {
 }
 
 #[test]
-fn a_link_local_peer_keeps_its_scope_and_can_be_answered() {
+fn link_local_peer_has_its_scope_and_can_be_answered() {
     in_namespace(|netlink| {
         netlink.add_address(LOOPBACK, "fe80::1/64".parse().unwrap()).unwrap();
         let (socket, mut receiver, port) = bound();
         let ours = SocketAddrV6::new("fe80::1".parse().unwrap(), port, 0, LOOPBACK);
         let peer = plain_socket("[fe80::1%1]:0");
-        // Until the kernel's work queue has made the address local, pings get lost.
+        // Pings are lost until the kernel's work queue has made the address local.
         let fd = socket.shared.socket().unwrap();
-        let came = (0..500).any(|_| {
+        let received = (0..500).any(|_| {
             peer.send_to(b"ping", ours).unwrap();
             poll::readable([fd.as_fd()], Some(Duration::from_millis(10))).unwrap()[0]
         });
-        assert!(came);
+        assert!(received);
         let endpoint = receive(&mut receiver)[0].1.endpoint;
         let Some(SocketAddr::V6(remote)) = endpoint.remote.direct() else { panic!("{endpoint:?}") };
         assert_eq!((remote.scope_id(), remote.flowinfo()), (LOOPBACK, 0));
@@ -161,7 +161,7 @@ fn a_link_local_peer_keeps_its_scope_and_can_be_answered() {
 }
 
 #[test]
-fn the_sticky_source_and_the_ecn_mark_are_on_what_is_sent() {
+fn sent_datagrams_have_the_sticky_source_and_the_ecn_mark() {
     in_namespace(|_| {
         let (socket, _receiver, port) = bound();
         let (peer, mut at_peer, peer_port) = bound();
@@ -183,7 +183,7 @@ fn the_sticky_source_and_the_ecn_mark_are_on_what_is_sent() {
 }
 
 #[test]
-fn a_stale_source_is_dropped_for_its_peer_and_the_whole_run_arrives() {
+fn stale_source_is_omitted_and_the_run_arrives() {
     in_namespace(|_| {
         let (socket, _receiver, port) = bound();
         let (_peer, mut at_peer, peer_port) = bound();
@@ -201,19 +201,19 @@ fn a_stale_source_is_dropped_for_its_peer_and_the_whole_run_arrives() {
             socket.sender().send(&mut batch);
             let expected = Failure { transmit: 1, datagrams: 2, error: SendError::StaleSource };
             assert_eq!(batch.failures(), [expected], "{stale:?}");
-            let came: Vec<_> = receive(&mut at_peer)
+            let received: Vec<_> = receive(&mut at_peer)
                 .iter()
                 .map(|(payload, meta)| (payload.len(), meta.endpoint.remote.direct().unwrap()))
                 .collect();
             let good = SocketAddr::new(good.local.unwrap().addr, port);
             let chosen = SocketAddr::new(stale.remote.direct().unwrap().ip(), port);
-            assert_eq!(came, [(1, good), (2, chosen), (2, chosen), (1, good)]);
+            assert_eq!(received, [(1, good), (2, chosen), (2, chosen), (1, good)]);
         }
     });
 }
 
 #[test]
-fn a_run_of_many_datagrams_arrives_in_order_and_over_several_calls() {
+fn run_of_many_datagrams_is_sent_in_order_in_several_calls() {
     in_namespace(|_| {
         let (socket, _receiver, _) = bound();
         let (_peer, mut at_peer, peer_port) = bound();
@@ -222,16 +222,16 @@ fn a_run_of_many_datagrams_arrives_in_order_and_over_several_calls() {
         let slices: Vec<_> = payloads.iter().map(Vec::as_slice).collect();
         let endpoint = to(Ipv4Addr::LOCALHOST, peer_port);
         assert_eq!(send(&mut socket.sender(), endpoint, &slices), []);
-        let mut came = Vec::new();
-        while came.len() < count {
-            came.extend(receive(&mut at_peer).into_iter().map(|(payload, _)| payload));
+        let mut arrived = Vec::new();
+        while arrived.len() < count {
+            arrived.extend(receive(&mut at_peer).into_iter().map(|(payload, _)| payload));
         }
-        assert_eq!(came, payloads);
+        assert_eq!(arrived, payloads);
     });
 }
 
 #[test]
-fn what_cannot_be_sent_is_noted_alone_and_the_rest_arrives() {
+fn only_datagrams_that_cannot_be_sent_are_reported_and_the_rest_arrives() {
     in_namespace(|_| {
         let (socket, _receiver, _) = bound();
         let (_peer, mut at_peer, peer_port) = bound();
@@ -247,13 +247,13 @@ fn what_cannot_be_sent_is_noted_alone_and_the_rest_arrives() {
         batch.push(1, to([255, 255, 255, 255], peer_port), Ecn::NotEct);
         batch.push(13, good, Ecn::NotEct);
         socket.sender().send(&mut batch);
-        let noted = |transmit, datagrams, error| Failure { transmit, datagrams, error };
+        let failure = |transmit, datagrams, error| Failure { transmit, datagrams, error };
         assert_eq!(
             batch.failures(),
             [
-                noted(0, 1, SendError::TooBig),
-                noted(1, 2, SendError::Unreachable),
-                noted(3, 1, SendError::Unreachable),
+                failure(0, 1, SendError::TooBig),
+                failure(1, 2, SendError::Unreachable),
+                failure(3, 1, SendError::Unreachable),
             ]
         );
         let lens: Vec<_> = receive(&mut at_peer).iter().map(|(payload, _)| payload.len()).collect();
@@ -267,7 +267,7 @@ fn what_cannot_be_sent_is_noted_alone_and_the_rest_arrives() {
 }
 
 #[test]
-fn a_source_is_routed_by_the_table_and_not_taken_to_be_on_its_interface() {
+fn datagram_with_a_source_follows_the_routing_table() {
     in_namespace(|_| {
         let (socket, _receiver, port) = bound();
         let endpoint = from(to([192, 0, 2, 1], port), "127.0.0.1", LOOPBACK);
@@ -278,11 +278,11 @@ fn a_source_is_routed_by_the_table_and_not_taken_to_be_on_its_interface() {
 }
 
 #[test]
-fn an_icmp_error_of_an_earlier_datagram_loses_no_later_one() {
+fn icmp_error_of_an_earlier_datagram_does_not_lose_later_ones() {
     in_namespace(|_| {
         let (socket, mut receiver, port) = bound();
         let (_peer, mut at_peer, peer_port) = bound();
-        // Without it, Linux tells an unconnected socket of no ICMP error.
+        // Without this option Linux does not report ICMP errors to unconnected sockets.
         let fd = socket.shared.socket().unwrap();
         setsockopt(&*fd, sockopt::Ipv4RecvErr, &true).unwrap();
         drop(fd);
@@ -291,8 +291,9 @@ fn an_icmp_error_of_an_earlier_datagram_loses_no_later_one() {
         send(&mut sender, Endpoint::new(closed), &[b"refused"]);
         let good = to(Ipv4Addr::LOCALHOST, peer_port);
         assert_eq!(send(&mut sender, good, &[b"one", b"two"]), []);
-        let came: Vec<_> = receive(&mut at_peer).into_iter().map(|(payload, _)| payload).collect();
-        assert_eq!(came, [b"one", b"two"]);
+        let received: Vec<_> =
+            receive(&mut at_peer).into_iter().map(|(payload, _)| payload).collect();
+        assert_eq!(received, [b"one", b"two"]);
         send(&mut sender, Endpoint::new(closed), &[b"refused"]);
         plain_socket("127.0.0.1:0").send_to(b"in", ("127.0.0.1", port)).unwrap();
         assert_eq!(receive(&mut receiver)[0].0, b"in");
@@ -300,7 +301,7 @@ fn an_icmp_error_of_an_earlier_datagram_loses_no_later_one() {
 }
 
 #[test]
-fn a_blocked_receiver_goes_on_with_the_new_socket_and_the_old_port_is_free() {
+fn waiting_receiver_continues_with_the_new_socket_and_the_old_port_is_free() {
     in_namespace(|_| {
         let (socket, mut receiver, first) = bound();
         let (sent, arrived) = mpsc::channel();
@@ -333,7 +334,7 @@ fn a_blocked_receiver_goes_on_with_the_new_socket_and_the_old_port_is_free() {
 }
 
 #[test]
-fn a_taken_port_leaves_the_socket_as_it_was() {
+fn socket_is_unchanged_if_the_new_port_is_in_use() {
     in_namespace(|_| {
         let taken = plain_socket("0.0.0.0:0").local_addr().map(|_| plain_socket("0.0.0.0:0"));
         let taken = taken.unwrap();
@@ -347,7 +348,7 @@ fn a_taken_port_leaves_the_socket_as_it_was() {
 }
 
 #[test]
-fn without_a_socket_sends_are_noted_and_a_waker_ends_the_wait() {
+fn sends_without_a_socket_fail_and_a_waker_ends_the_wait() {
     let (socket, mut receiver) = UdpSocket::unbound(&Arc::default()).unwrap();
     let failures = send(&mut socket.sender(), to([127, 0, 0, 1], 9), &[b"a", b"b"]);
     assert_eq!(failures, [Failure { transmit: 0, datagrams: 2, error: SendError::NoSocket }]);
@@ -370,7 +371,7 @@ fn without_a_socket_sends_are_noted_and_a_waker_ends_the_wait() {
 }
 
 #[test]
-fn drops_of_a_full_receive_buffer_are_counted_exactly_and_across_sockets() {
+fn drops_of_full_receive_buffers_are_counted_over_all_sockets() {
     in_namespace(|_| {
         let (socket, mut receiver, mut port) = bound();
         let peer = plain_socket("127.0.0.1:0");
@@ -382,11 +383,11 @@ fn drops_of_a_full_receive_buffer_are_counted_exactly_and_across_sockets() {
             for _ in 0..200 {
                 peer.send_to(&[0; 1000], ("127.0.0.1", port)).unwrap();
             }
-            let came = receive(&mut receiver).len() as u64;
-            peer.send_to(b"tells of the drops", ("127.0.0.1", port)).unwrap();
+            let received = receive(&mut receiver).len() as u64;
+            peer.send_to(b"with the drop counter", ("127.0.0.1", port)).unwrap();
             assert_eq!(receive(&mut receiver).len(), 1);
-            lost += 200 - came;
-            assert!(came < 200);
+            lost += 200 - received;
+            assert!(received < 200);
             assert_eq!(socket.overflow(), lost);
             port = socket.bind(0, 0).unwrap();
         }
@@ -394,7 +395,7 @@ fn drops_of_a_full_receive_buffer_are_counted_exactly_and_across_sockets() {
 }
 
 #[test]
-fn a_datagram_longer_than_its_slot_is_dropped_and_those_behind_it_move_up() {
+fn too_long_datagram_is_dropped_and_later_ones_move_up() {
     in_namespace(|_| {
         let (socket, mut receiver, port) = bound();
         let peer = plain_socket("127.0.0.1:0");
@@ -404,14 +405,14 @@ fn a_datagram_longer_than_its_slot_is_dropped_and_those_behind_it_move_up() {
         let mut batch = RecvBatch::new(8);
         let fd = socket.shared.socket().unwrap();
         receiver.receive(&fd, &mut batch, 100).unwrap();
-        let came: Vec<_> = batch.datagrams().map(|(span, _)| batch.get(span)).collect();
-        assert_eq!(came, [&b"first"[..], b"second", b"", b"third"]);
+        let received: Vec<_> = batch.datagrams().map(|(span, _)| batch.get(span)).collect();
+        assert_eq!(received, [&b"first"[..], b"second", b"", b"third"]);
         assert_eq!(socket.truncated(), 2);
     });
 }
 
 #[test]
-fn a_socket_for_ipv4_alone_does_all_but_ipv6() {
+fn ipv4_socket_sends_only_to_ipv4() {
     in_namespace(|_| {
         let (socket, mut receiver) = UdpSocket::unbound(&Arc::default()).unwrap();
         let v4 = Socket::bind_family(Family::V4, 0, 0).unwrap();
@@ -425,15 +426,15 @@ fn a_socket_for_ipv4_alone_does_all_but_ipv6() {
         socket.sender().send(&mut batch);
         let expected = Failure { transmit: 1, datagrams: 1, error: SendError::Unreachable };
         assert_eq!(batch.failures(), [expected]);
-        let came = receive(&mut receiver);
-        assert_eq!(came.len(), 2);
+        let received = receive(&mut receiver);
+        assert_eq!(received.len(), 2);
         let expected = from(to([127, 0, 0, 8], port), "127.0.0.2", LOOPBACK);
-        assert_eq!((came[0].1.endpoint, came[0].1.ecn), (expected, Ecn::Ce));
+        assert_eq!((received[0].1.endpoint, received[0].1.ecn), (expected, Ecn::Ce));
     });
 }
 
 #[test]
-fn with_ipv6_switched_off_in_the_namespace_ipv4_goes_on() {
+fn ipv4_works_with_ipv6_disabled_in_the_namespace() {
     in_namespace(|_| {
         std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").unwrap();
         let (socket, mut receiver, port) = bound();
@@ -445,7 +446,7 @@ fn with_ipv6_switched_off_in_the_namespace_ipv4_goes_on() {
 }
 
 #[test]
-fn buffers_and_mark_are_what_was_asked_for() {
+fn buffers_and_mark_are_as_requested() {
     in_namespace(|_: &Netlink| {
         let (socket, _receiver) = UdpSocket::unbound(&Arc::default()).unwrap();
         socket.bind(0, 0x51).unwrap();
@@ -458,7 +459,7 @@ fn buffers_and_mark_are_what_was_asked_for() {
         assert_eq!(mark(&socket), Ok(0));
         let buffers = socket.buffers().unwrap();
         assert_eq!(buffers.wanted, 4 << 20);
-        // In a user namespace the system's limit stands.
+        // In a user namespace the system's limit applies.
         assert!(buffers.receive > 0 && buffers.receive <= buffers.wanted, "{buffers:?}");
         assert!(buffers.send > 0 && buffers.send <= buffers.wanted, "{buffers:?}");
     });

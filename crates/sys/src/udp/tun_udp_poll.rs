@@ -11,7 +11,7 @@ use packet::{Poll, Ready};
 use super::{Shared, UdpSocket};
 use crate::{poll, tun::TunSource};
 
-/// What both receiving halves wait for.
+/// The event sources of both receiving halves.
 #[derive(Debug)]
 pub struct TunUdpPoll {
     tun: TunSource,
@@ -19,7 +19,7 @@ pub struct TunUdpPoll {
 }
 
 impl TunUdpPoll {
-    /// While it waits, no other thread is to wait for one of the halves.
+    /// While this waits, other threads must not wait for one of the halves.
     pub fn new(tun: TunSource, udp: &UdpSocket) -> Self {
         Self { tun, udp: udp.shared.clone() }
     }
@@ -27,13 +27,14 @@ impl TunUdpPoll {
 
 impl Poll for TunUdpPoll {
     fn poll(&mut self, at_most: Option<Duration>) -> io::Result<Ready> {
-        // Held no longer than this wait: its port is free once it was replaced, which ends the wait.
+        // The socket is held only during this wait. Replacing it ends the wait, so its port
+        // becomes free.
         let socket = self.udp.socket();
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let wakes = [&self.tun.wake, &self.udp.wake];
         let [ip_wake, udp_wake] = wakes.map(|wake| readable(wake.as_fd()));
         let device = readable(self.tun.device.as_fd());
-        // Without a socket there is its wake to wait for.
+        // Without a socket, only its wake is polled.
         let udp = socket.as_ref().map_or(udp_wake.clone(), |socket| readable(socket.as_fd()));
         let mut fds = [device, udp, ip_wake, udp_wake];
         poll::wait(&mut fds, at_most)?;
@@ -63,7 +64,7 @@ mod tests {
     const UDP: Ready = Ready { ip: false, udp: true };
 
     #[test]
-    fn it_tells_which_half_has_something_or_was_woken() {
+    fn ready_halves_are_reported_by_data_and_wakers() {
         let (device, kernel) = UnixDatagram::pair().unwrap();
         let wake = Wake::new().unwrap();
         let source = TunSource {
@@ -73,7 +74,7 @@ mod tests {
         let (udp, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default())).unwrap();
         let mut both = TunUdpPoll::new(source, &udp);
         assert_eq!(both.poll(BRIEF).unwrap(), NONE);
-        // The socket's coming wakes, once.
+        // A new socket sets the wake once.
         let port = udp.bind(0, 0).unwrap();
         assert_eq!(both.poll(None).unwrap(), UDP);
         assert_eq!(both.poll(BRIEF).unwrap(), NONE);

@@ -299,7 +299,7 @@ fn a_peer_without_its_helper_continues_logs_it_and_leaves_no_interface() {
     host.run("ip link set wg0 up && wg set wg0 listen-port 900");
     host.run("pkill -KILL -x linerate-helper");
     assert!(!host.attempt("wg set wg0 listen-port 901").ok);
-    let report = "the helper process is gone";
+    let report = "the helper process has exited";
     eventually("it logs the reason", PATIENCE, || daemon.log().contains(report));
     assert_eq!(host.run("wg show wg0 listen-port").trim(), "900", "it is as it was");
     assert!(daemon.is_running());

@@ -1,5 +1,5 @@
-//! The messages to a helper. They may come from a peer that an attacker controls, so each message
-//! has exactly one encoding, and everything else is rejected.
+//! Messages to a helper. An attacker may control the peer that sends them. Therefore each message
+//! has exactly one encoding, and all other bytes are rejected.
 
 use std::{
     ffi::OsStr,
@@ -13,27 +13,27 @@ use ipnet::IpNet;
 
 use crate::netlink::{Family, FwMark, Rule};
 
-/// The most bytes in a message.
+/// The maximum length of a message in bytes.
 pub const MAX_MESSAGE: usize = MAX_ENTRIES * ENTRY_LEN;
-/// The most entries in one message.
+/// The maximum number of entries in a message.
 pub const MAX_ENTRIES: usize = 512;
 const ENTRY_LEN: usize = 28;
 const COMMAND_LEN: usize = 8;
-/// The most socket files: those of wg(8) and of the metrics, and two to spare.
+/// The maximum number of socket files: those of wg(8) and of the metrics, and two spare ones.
 const FILES: usize = 4;
 
 const V4: u8 = 4;
 const V6: u8 = 6;
 
-/// What a helper may do. It is the first message, sent before the peer reads anything from the
-/// network.
+/// The permitted actions of a helper. This is the first message, sent before the peer reads from
+/// the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
-    /// The interface's index; 0 if the helper has no interface to change.
+    /// The interface's index; 0 if the helper must not change interfaces.
     pub index: u32,
     /// Whether it creates and marks UDP sockets.
     pub sockets: bool,
-    /// Whether it removes the socket files when the peer exits without asking for it.
+    /// Whether it removes the socket files when the peer exits without requesting it.
     pub removes_on_exit: bool,
     /// Whether the helper runs in a sandbox.
     pub sandbox: bool,
@@ -43,7 +43,7 @@ pub struct Job {
 
 impl Job {
     /// # Errors
-    /// There are too many files, or a path is relative or has a zero byte.
+    /// The job has too many files, or a path is relative or contains a zero byte.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         let flags = [self.sockets, self.removes_on_exit, self.sandbox];
         let mut message = self.index.to_le_bytes().to_vec();
@@ -115,7 +115,7 @@ pub enum Command {
         /// Its mark; 0 for none.
         fwmark: u32,
     },
-    /// Sets the mark of the UDP socket that comes with the message.
+    /// Sets the mark of the attached UDP socket.
     Mark { fwmark: u32 },
     /// Takes the interface down.
     Down,
@@ -125,7 +125,7 @@ pub enum Command {
     Route {
         /// Its position among the registered routes.
         position: u32,
-        /// Whether to add or to delete it.
+        /// Whether to add it; otherwise it is deleted.
         add: bool,
     },
     /// Adds a policy rule.

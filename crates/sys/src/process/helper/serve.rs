@@ -1,4 +1,4 @@
-//! The helper's side.
+//! The helper process.
 
 use std::{
     ffi::OsString,
@@ -32,7 +32,7 @@ use crate::{
     udp::{BindError, bound_socket},
 };
 
-/// Serves the peer at the other end of standard input until that is closed.
+/// Serves the peer that is connected to standard input, until it closes the connection.
 ///
 /// # Errors
 /// Standard input is not a channel to a peer, or this process could not be confined.
@@ -43,18 +43,18 @@ pub fn serve_standard_input() -> io::Result<()> {
     serve(io::stdin().as_fd())
 }
 
-/// Receives the job, confines this process, and carries out commands.
+/// Receives the job, confines this process, and executes commands.
 pub(super) fn serve(channel: BorrowedFd<'_>) -> io::Result<()> {
     let mut buffer = vec![0; MAX_MESSAGE];
     let (length, _) = channel::receive(channel, &mut buffer)?;
     let job = Job::parse(&buffer[..length]).ok_or_else(|| ErrorKind::InvalidData.into());
     let mut server = job.and_then(|job| Server::new(&job)).inspect_err(|error| {
-        // If the peer is gone, nobody waits for the reply.
+        // This fails if the peer has exited, which does not matter.
         let _ = reply(channel, &Err(errno_of(error)));
     })?;
     reply(channel, &Ok(None))?;
     loop {
-        // A message that cannot be received ends the channel as well.
+        // An error of the channel also ends it.
         let (length, fd) = channel::receive(channel, &mut buffer).unwrap_or_default();
         if length == 0 {
             return server.finish();
@@ -130,11 +130,11 @@ impl Server {
                     BindError::Os(error) => errno_of(&error),
                 })
             }
-            Message::Command(command) => self.carry_out(command, fd).map(|()| None),
+            Message::Command(command) => self.execute(command, fd).map(|()| None),
         }
     }
 
-    fn carry_out(&mut self, command: Command, fd: Option<OwnedFd>) -> Result<(), Errno> {
+    fn execute(&mut self, command: Command, fd: Option<OwnedFd>) -> Result<(), Errno> {
         match command {
             Command::Mark { fwmark } if self.sockets => mark(&fd.ok_or(Errno::EBADF)?, fwmark),
             Command::Remove => self.files.iter().try_for_each(SocketFile::remove),
@@ -163,8 +163,8 @@ impl Server {
         }
     }
 
-    /// Changes the interface. Once it has left this network namespace its index may belong to
-    /// another link, which must not be touched: from then on every change is refused.
+    /// Changes the interface. After the interface has left this network namespace, every change is
+    /// refused, because its index may belong to another link.
     fn change_link(
         &mut self,
         change: impl FnOnce(&Netlink, u32) -> Result<(), NetlinkError>,
@@ -210,7 +210,7 @@ fn confine(job: &Job) -> io::Result<()> {
     confine_helper().map_err(io::Error::other)
 }
 
-/// A socket's file, identified as it was at the start.
+/// A socket's file, with its identity at the start.
 struct SocketFile {
     folder: OwnedFd,
     name: OsString,
@@ -237,7 +237,7 @@ impl SocketFile {
         fstatat(&self.folder, &*self.name, AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 
-    /// Removes the file, unless another one has taken its place.
+    /// Removes the file, unless it was replaced.
     fn remove(&self) -> Result<(), Errno> {
         match self.status() {
             Ok(status) if (status.st_dev, status.st_ino) == (self.device, self.inode) => {
@@ -249,7 +249,7 @@ impl SocketFile {
     }
 }
 
-/// Marks a UDP socket; refuses any other.
+/// Marks a UDP socket. Other files are rejected.
 fn mark(socket: &OwnedFd, fwmark: u32) -> Result<(), Errno> {
     let is_ip = [libc::AF_INET, libc::AF_INET6].contains(&getsockopt(socket, Domain)?);
     if !is_ip || getsockopt(socket, Protocol)? != libc::IPPROTO_UDP {

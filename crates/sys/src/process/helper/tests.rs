@@ -19,13 +19,13 @@ const NET: &str = "198.51.100.0/24";
 
 static FORK: Mutex<()> = Mutex::new(());
 
-/// A forked helper: the test program cannot be executed as one.
+/// A forked helper, as the test program cannot be executed as a helper.
 fn helper(job: &Job) -> (io::Result<Helper>, Pid) {
-    // A child also has the ends of other tests' helpers. Each must be older than the child, else two
-    // children could wait for each other to close them.
+    // A child also inherits the channels of other tests' helpers. It must inherit only those of
+    // older children, as otherwise two children could wait for each other to close them.
     let _one_at_a_time = FORK.lock().unwrap_or_else(PoisonError::into_inner);
     let (ours, theirs) = channel::pair().unwrap();
-    // The child must not hold the peer's end open, or it would never see it closed.
+    // The child must not keep the peer's end open, or it would never be closed.
     let ours = std::cell::Cell::new(Some(ours));
     let child = forked(|| {
         drop(ours.take());
@@ -35,7 +35,7 @@ fn helper(job: &Job) -> (io::Result<Helper>, Pid) {
     (Helper::assign(ours.take().unwrap(), job), child)
 }
 
-fn a_job() -> Job {
+fn test_job() -> Job {
     Job { sockets: true, sandbox: true, ..Job::default() }
 }
 
@@ -50,9 +50,9 @@ fn folder(name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn sockets_come_with_their_port_mark_and_buffers_and_are_marked_again() {
+fn sockets_have_their_port_mark_and_buffers_and_can_be_marked_again() {
     in_namespace(|_| {
-        let (helper, child) = helper(&a_job());
+        let (helper, child) = helper(&test_job());
         let helper = Arc::new(helper.unwrap());
         let (socket, _receiver) =
             UdpSocket::unbound_with_helper(&Arc::default(), Some(helper)).unwrap();
@@ -60,7 +60,7 @@ fn sockets_come_with_their_port_mark_and_buffers_and_are_marked_again() {
             let bound = socket.bind(port, mark).unwrap();
             assert!(port == 0 && bound != 0 || bound == port, "{bound}");
             let buffers = socket.buffers().unwrap();
-            assert_eq!(buffers.receive, buffers.wanted, "forced over the system's limit");
+            assert_eq!(buffers.receive, buffers.wanted, "above the system's limit");
         }
         let taken = StdUdpSocket::bind("[::]:902").unwrap();
         assert!(matches!(socket.bind(902, 0), Err(BindError::InUse)));
@@ -70,8 +70,8 @@ fn sockets_come_with_their_port_mark_and_buffers_and_are_marked_again() {
 }
 
 #[test]
-fn what_is_no_udp_socket_is_not_marked() {
-    let (helper, child) = helper(&a_job());
+fn only_udp_sockets_are_marked() {
+    let (helper, child) = helper(&test_job());
     let helper = helper.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (unix, _other) = UnixStream::pair().unwrap();
@@ -85,7 +85,7 @@ fn what_is_no_udp_socket_is_not_marked() {
 }
 
 #[test]
-fn only_its_own_interface_routes_and_rules_are_changed() {
+fn only_the_interface_and_registered_routes_and_rules_are_changed() {
     in_namespace(|netlink| {
         let Ok(tun) = Tun::create("helped0", 1420, &Arc::default()) else {
             return skip("/dev/net/tun");
@@ -100,12 +100,16 @@ fn only_its_own_interface_routes_and_rules_are_changed() {
             priority: Some(1000),
             suppress_prefix_length: None,
         };
-        let (helper, child) = helper(&Job { index, ..a_job() });
+        let (helper, child) = helper(&Job { index, ..test_job() });
         let helper = helper.unwrap();
         let net: IpNet = NET.parse().unwrap();
-        assert_eq!(errno(helper.route(0, true)), Some(Errno::EPERM), "none was registered");
+        assert_eq!(errno(helper.route(0, true)), Some(Errno::EPERM), "before the registration");
         helper.register(&[net], &[rule]).unwrap();
-        assert_eq!(errno(helper.register(&[net], &[])), Some(Errno::EPERM), "it was the last");
+        assert_eq!(
+            errno(helper.register(&[net], &[])),
+            Some(Errno::EPERM),
+            "a second registration"
+        );
 
         let route = Route { destination: net, device: index, table: MAIN_TABLE, metric: None };
         let has_route = || netlink.routes(Family::V4, MAIN_TABLE).unwrap().contains(&route);
@@ -124,20 +128,20 @@ fn only_its_own_interface_routes_and_rules_are_changed() {
         assert!(!netlink.link(index).unwrap().unwrap().up);
         helper.delete_link().unwrap();
         assert_eq!(netlink.link(index).unwrap(), None);
-        assert_eq!(errno(helper.delete_link()), Some(Errno::EPERM), "another may have its number");
-        assert!(netlink.link(1).unwrap().unwrap().up, "lo is not its business");
+        assert_eq!(errno(helper.delete_link()), Some(Errno::EPERM), "its index may be reused");
+        assert!(netlink.link(1).unwrap().unwrap().up, "lo changed");
         drop(helper);
         waitpid(child, None).unwrap();
     });
 }
 
 #[test]
-fn a_link_that_has_the_number_of_one_that_left_is_not_touched() {
+fn link_with_a_reused_index_is_not_changed() {
     in_namespace(|netlink| {
         let lo = netlink.link_by_name("lo").unwrap().unwrap();
         netlink.set_up(lo.index).unwrap();
         for order in [Helper::set_down, Helper::delete_link] {
-            let (helper, child) = helper(&Job { index: lo.index, ..a_job() });
+            let (helper, child) = helper(&Job { index: lo.index, ..test_job() });
             let helper = helper.unwrap();
             assert_eq!(errno(order(&helper)), Some(Errno::ENODEV));
             assert!(netlink.link(lo.index).unwrap().unwrap().up);
@@ -148,7 +152,7 @@ fn a_link_that_has_the_number_of_one_that_left_is_not_touched() {
 }
 
 #[test]
-fn what_is_not_part_of_its_job_is_refused() {
+fn commands_outside_the_job_are_rejected() {
     let (helper, child) = helper(&Job { sandbox: true, ..Job::default() });
     let helper = helper.unwrap();
     for refused in [
@@ -167,39 +171,39 @@ fn what_is_not_part_of_its_job_is_refused() {
 }
 
 #[test]
-fn the_sockets_that_were_there_are_removed_and_nothing_in_their_place() {
+fn original_sockets_are_removed_but_not_their_replacements() {
     let folder = folder("helper-files");
     let path = |name: &str| folder.join(name);
     let bind = |name: &str| UnixListener::bind(path(name)).unwrap();
     for removes_on_exit in [false, true] {
-        let _listeners = ["mine", "replaced", "gone", "other"].map(bind);
-        let files = ["mine", "replaced", "gone"].map(path).to_vec();
-        let (started, child) = helper(&Job { removes_on_exit, files, ..a_job() });
+        let _listeners = ["own", "replaced", "removed", "other"].map(bind);
+        let files = ["own", "replaced", "removed"].map(path).to_vec();
+        let (started, child) = helper(&Job { removes_on_exit, files, ..test_job() });
         let helper = started.unwrap();
-        std::fs::write(path("new"), "somebody else's").unwrap();
+        std::fs::write(path("new"), "another file").unwrap();
         std::fs::rename(path("new"), path("replaced")).unwrap();
-        std::fs::remove_file(path("gone")).unwrap();
+        std::fs::remove_file(path("removed")).unwrap();
         if !removes_on_exit {
             helper.remove_sockets().unwrap();
-            assert!(!path("mine").exists());
+            assert!(!path("own").exists());
         }
         drop(helper);
         waitpid(child, None).unwrap();
-        let there = ["mine", "replaced", "gone", "other"].map(|name| path(name).exists());
-        assert_eq!(there, [false, true, false, true], "{removes_on_exit}");
+        let exist = ["own", "replaced", "removed", "other"].map(|name| path(name).exists());
+        assert_eq!(exist, [false, true, false, true], "{removes_on_exit}");
         std::fs::remove_file(path("replaced")).unwrap();
         std::fs::remove_file(path("other")).unwrap();
     }
-    let _listener = bind("mine");
-    let (started, child) = helper(&Job { files: vec![path("mine")], ..a_job() });
+    let _listener = bind("own");
+    let (started, child) = helper(&Job { files: vec![path("own")], ..test_job() });
     drop(started.unwrap());
     waitpid(child, None).unwrap();
-    assert!(path("mine").exists(), "nobody asked for it");
+    assert!(path("own").exists(), "it was removed without a request");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
-fn a_file_that_is_not_a_socket_is_refused_in_a_job() {
+fn a_file_that_is_not_a_socket_is_refused_in_test_job() {
     let folder = folder("helper-refused");
     let file = folder.join("file");
     std::fs::write(&file, "text").unwrap();
@@ -207,18 +211,18 @@ fn a_file_that_is_not_a_socket_is_refused_in_a_job() {
     for (name, refusal) in
         [("file", Errno::ENOTSOCK), ("link", Errno::ENOTSOCK), ("none", Errno::ENOENT)]
     {
-        let (started, child) = helper(&Job { files: vec![folder.join(name)], ..a_job() });
+        let (started, child) = helper(&Job { files: vec![folder.join(name)], ..test_job() });
         assert_eq!(errno(started), Some(refusal), "{name}");
         waitpid(child, None).unwrap();
     }
-    let relative = Job { files: vec!["a.sock".into()], ..a_job() };
+    let relative = Job { files: vec!["a.sock".into()], ..test_job() };
     assert_eq!(relative.encode().unwrap_err().kind(), io::ErrorKind::InvalidInput);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
-fn a_helper_that_is_gone_is_named_as_the_fault() {
-    let (started, child) = helper(&a_job());
+fn exit_of_the_helper_is_reported() {
+    let (started, child) = helper(&test_job());
     let helper = started.unwrap();
     nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL).unwrap();
     waitpid(child, None).unwrap();
@@ -228,7 +232,7 @@ fn a_helper_that_is_gone_is_named_as_the_fault() {
 }
 
 #[test]
-fn every_message_is_read_as_it_was_written_and_in_no_other_form() {
+fn messages_round_trip_and_other_bytes_are_rejected() {
     let rule = |mark: Option<u32>, suppress| Rule {
         family: Family::V6,
         fwmark: mark.map(|value| crate::netlink::FwMark { value, mask: 0xff }),
@@ -268,11 +272,11 @@ fn every_message_is_read_as_it_was_written_and_in_no_other_form() {
         index: 70_000,
         removes_on_exit: true,
         files: vec![Path::new("/run/wireguard/wg0.sock").into()],
-        ..a_job()
+        ..test_job()
     };
     let message = job.encode().unwrap();
     assert_eq!(Job::parse(&message), Some(job.clone()));
-    assert_eq!(Job::parse(&message[..message.len() - 1]), None, "it is cut");
+    assert_eq!(Job::parse(&message[..message.len() - 1]), None, "truncated");
     let many = Job { files: vec!["/a".into(); 5], ..job };
-    assert!(many.encode().is_err(), "more files than there are sockets");
+    assert!(many.encode().is_err(), "more files than allowed");
 }

@@ -30,14 +30,14 @@ use super::*;
 use crate::{
     process::{RetainedCapabilities, retain_capabilities},
     splice::Pipe,
-    testing::{ended_well, exit, forked, skip},
+    testing::{exit, forked, skip, succeeded},
 };
 
 fn errno<T>(result: io::Result<T>) -> Option<Errno> {
     result.err().and_then(|error| crate::errno::errno(&error))
 }
 
-/// A program for x86-64 that exits. It is static, because the sandbox refuses the dynamic linker.
+/// A program for x86-64 that exits. It is static, because the sandbox forbids the dynamic linker.
 fn static_program() -> Vec<u8> {
     const CODE: [u8; 9] = [0xb8, 60, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05]; // exit(0)
     let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
@@ -63,7 +63,7 @@ fn static_program() -> Vec<u8> {
     [&elf[..], &CODE].concat()
 }
 
-/// Whether a program runs. A fork of another test may have its file open to write for a moment.
+/// Whether a program runs. A fork of another test may have its file open for writing for a moment.
 fn executed(program: &Path) -> bool {
     loop {
         match Command::new(program).status() {
@@ -74,7 +74,7 @@ fn executed(program: &Path) -> bool {
 }
 
 #[test]
-fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
+fn only_files_in_the_rules_are_accessible() {
     let folder = std::env::temp_dir().join(format!("linerate-sandbox-{}", std::process::id()));
     let [read, remove] = ["read", "remove"].map(|name| folder.join(name));
     for folder in [&read, &remove] {
@@ -91,7 +91,7 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
     if cfg!(target_arch = "x86_64") {
         assert!(executed(&program));
     }
-    let reach = AccessRules {
+    let access = AccessRules {
         own: vec![own.clone()],
         listen: Vec::new(),
         read: vec![read.clone(), "/not/there".into()],
@@ -100,10 +100,10 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
         connect: Ports::default(),
     };
     let child = forked(|| {
-        if confine_files(&reach).unwrap() == Enforcement::None {
+        if confine_files(&access).unwrap() == Enforcement::None {
             return skip("landlock");
         }
-        // A thread that was started behind it is confined as well.
+        // A thread that is started later is confined too.
         thread::scope(|scope| {
             scope.spawn(|| {
                 assert_eq!(fs::read_to_string(read.join("file")).unwrap(), "text");
@@ -124,13 +124,13 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
             });
         });
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
     fs::remove_dir_all(folder).unwrap();
 }
 
 #[expect(unsafe_code, reason = "fork")]
 fn forks() -> Result<(), Errno> {
-    // SAFETY: the child ends at once.
+    // SAFETY: the child exits at once.
     match unsafe { fork() }? {
         ForkResult::Child => exit(0),
         ForkResult::Parent { child } => waitpid(child, None).map(drop),
@@ -138,7 +138,7 @@ fn forks() -> Result<(), Errno> {
 }
 
 #[test]
-fn calls_that_a_peer_does_not_need_are_refused_in_all_threads_and_the_others_work() {
+fn only_the_calls_of_a_peer_are_allowed_in_all_threads() {
     let child = forked(|| {
         let (go, wait) = channel::<()>();
         let done = thread::scope(|scope| {
@@ -153,18 +153,18 @@ fn calls_that_a_peer_does_not_need_are_refused_in_all_threads_and_the_others_wor
             (confined != Enforcement::None).then_some(refused)
         });
         let Some(refused) = done else { return skip("seccomp") };
-        assert_eq!(refused, Some(Errno::EPERM), "of a thread that ran before");
+        assert_eq!(refused, Some(Errno::EPERM), "in a thread that was started before");
         assert_eq!(errno(TcpListener::bind("127.0.0.1:0")), Some(Errno::EPERM));
         let dumpable = nix::sys::prctl::set_dumpable(true);
         assert_eq!(dumpable, Err(Errno::EPERM));
         assert_eq!(nix::unistd::setsid(), Err(Errno::EPERM));
-        assert_eq!(forks(), Err(Errno::EPERM), "a process could have a user namespace");
+        assert_eq!(forks(), Err(Errno::EPERM), "a new process could create a user namespace");
         let netlink = |protocol| {
             socket(AddressFamily::Netlink, SockType::Datagram, SockFlag::SOCK_CLOEXEC, protocol)
         };
         assert!(netlink(SockProtocol::NetlinkRoute).is_ok());
         let filter = netlink(SockProtocol::NetlinkNetFilter);
-        assert_eq!(filter.map(drop), Err(Errno::EPERM), "the packet filter is the guardian's");
+        assert_eq!(filter.map(drop), Err(Errno::EPERM), "access to the packet filter");
 
         let [one, other] = [0; 2].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
         one.send_to(b"datagram", other.local_addr().unwrap()).unwrap();
@@ -176,18 +176,18 @@ fn calls_that_a_peer_does_not_need_are_refused_in_all_threads_and_the_others_wor
         assert_eq!(sum, 64 << 20);
         thread::sleep(std::time::Duration::from_millis(1));
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
 }
 
 /// The errors of five ways to send a signal to another process of the same user.
 #[expect(unsafe_code, reason = "calls that have no wrapper")]
 fn signals(other: Pid, socket: &UdpSocket) -> [Option<Errno>; 5] {
     let (other, socket) = (other.as_raw(), socket.as_raw_fd());
-    // The kernel's structure: a kind, here of a process, and its number.
+    // `struct f_owner_ex`: the type, here a process, and its id.
     let owner = [1, other];
     let answer = |answer: libc::c_long| (answer < 0).then(Errno::last);
     [
-        // SAFETY: the call takes numbers alone, and signal 0 is none.
+        // SAFETY: the call takes only numbers, and signal 0 is not delivered.
         answer(unsafe { libc::syscall(libc::SYS_tgkill, other, other, 0) }),
         // SAFETY: the request takes a number, and the socket is open.
         answer(unsafe { libc::fcntl(socket, libc::F_SETOWN, other) }.into()),
@@ -201,10 +201,10 @@ fn signals(other: Pid, socket: &UdpSocket) -> [Option<Errno>; 5] {
 }
 
 #[test]
-fn no_signal_is_sent_to_another_process_of_the_same_user() {
+fn signals_to_other_processes_of_the_same_user_are_forbidden() {
     let child = forked(|| {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert_eq!(signals(getppid(), &socket), [None; 5], "it could");
+        assert_eq!(signals(getppid(), &socket), [None; 5], "before the sandbox");
         if confine_calls(CallGroups::default()).unwrap() == Enforcement::None {
             return skip("seccomp");
         }
@@ -213,11 +213,11 @@ fn no_signal_is_sent_to_another_process_of_the_same_user() {
         socket.set_nonblocking(true).unwrap();
         assert!(socket.try_clone().is_ok());
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
 }
 
 #[test]
-fn tcp_is_bound_to_no_port_and_connects_to_those_in_reach() {
+fn tcp_connects_to_allowed_ports_and_listens_on_none() {
     let [one, other] = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let ports = [&one, &other].map(|listener| listener.local_addr().unwrap().port());
     for (connect, refused) in
@@ -233,12 +233,12 @@ fn tcp_is_bound_to_no_port_and_connects_to_those_in_reach() {
             assert_eq!((errno(one), errno(other)), (None, refused));
             assert_eq!(errno(TcpListener::bind("127.0.0.1:0")), Some(Errno::EACCES));
         });
-        assert!(ended_well(child));
+        assert!(succeeded(child));
     }
 }
 
 #[test]
-fn an_abstract_name_is_out_of_reach_but_for_what_was_connected_before() {
+fn abstract_names_are_reachable_only_by_earlier_connections() {
     let name = format!("linerate-sandbox-{}", std::process::id());
     let name = SocketAddr::from_abstract_name(name).unwrap();
     let manager = UnixDatagram::bind_addr(&name).unwrap();
@@ -251,46 +251,46 @@ fn an_abstract_name_is_out_of_reach_but_for_what_was_connected_before() {
         assert_eq!(before.send(b"alive").unwrap(), 5);
         assert_eq!(errno(after.connect_addr(&name)), Some(Errno::EPERM));
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
     drop(manager);
 }
 
 #[test]
-fn each_work_has_its_calls_and_none_of_the_others() {
+fn each_group_allows_only_its_calls() {
     let tcp = CallGroups { tcp: true, ..CallGroups::default() };
     let unix = CallGroups { unix: true, ..CallGroups::default() };
     let splice = CallGroups { splice: true, ..CallGroups::default() };
     let udp = CallGroups { udp: true, ..CallGroups::default() };
-    let path = std::env::temp_dir().join(format!("linerate-work-{}", std::process::id()));
+    let path = std::env::temp_dir().join(format!("linerate-group-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
-    for work in [CallGroups::default(), tcp, unix, splice, udp] {
+    for group in [CallGroups::default(), tcp, unix, splice, udp] {
         let child = forked(|| {
-            if confine_calls(work).unwrap() == Enforcement::None {
+            if confine_calls(group).unwrap() == Enforcement::None {
                 return skip("seccomp");
             }
             let refused = |error: Option<Errno>| error == Some(Errno::EPERM);
-            // Nobody listens at this port.
-            assert_eq!(refused(errno(TcpStream::connect("127.0.0.1:1"))), !work.tcp, "{work:?}");
-            assert_eq!(refused(errno(TcpStream::connect("[::1]:1"))), !work.tcp, "{work:?}");
-            assert_eq!(refused(errno(UnixStream::connect(&path))), !work.unix, "{work:?}");
-            assert_eq!(refused(errno(Pipe::new())), !work.splice, "{work:?}");
-            assert_eq!(refused(errno(UdpSocket::bind("127.0.0.1:0"))), !work.udp, "{work:?}");
-            // Landlock does not restrict other streams than TCP.
+            // No process listens on this port.
+            assert_eq!(refused(errno(TcpStream::connect("127.0.0.1:1"))), !group.tcp, "{group:?}");
+            assert_eq!(refused(errno(TcpStream::connect("[::1]:1"))), !group.tcp, "{group:?}");
+            assert_eq!(refused(errno(UnixStream::connect(&path))), !group.unix, "{group:?}");
+            assert_eq!(refused(errno(Pipe::new())), !group.splice, "{group:?}");
+            assert_eq!(refused(errno(UdpSocket::bind("127.0.0.1:0"))), !group.udp, "{group:?}");
+            // Landlock restricts only TCP, and not other streams.
             let sctp = Some(SockProtocol::Sctp);
             let sctp = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), sctp);
-            assert_eq!(sctp.map(drop), Err(Errno::EPERM), "{work:?}");
+            assert_eq!(sctp.map(drop), Err(Errno::EPERM), "{group:?}");
             // Listening is never allowed.
-            assert!(refused(errno(TcpListener::bind("127.0.0.1:0"))), "{work:?}");
+            assert!(refused(errno(TcpListener::bind("127.0.0.1:0"))), "{group:?}");
         });
-        assert!(ended_well(child), "{work:?}");
+        assert!(succeeded(child), "{group:?}");
     }
     drop(listener);
     fs::remove_file(path).unwrap();
 }
 
 #[test]
-fn a_process_that_creates_sockets_for_another_can_do_nothing_else() {
-    let path = std::env::temp_dir().join(format!("linerate-maker-{}", std::process::id()));
+fn socket_server_can_only_create_sockets() {
+    let path = std::env::temp_dir().join(format!("linerate-socket-server-{}", std::process::id()));
     fs::write(&path, "text").unwrap();
     let mut open = File::open(&path).unwrap();
     let child = forked(|| {
@@ -309,39 +309,39 @@ fn a_process_that_creates_sockets_for_another_can_do_nothing_else() {
             assert_eq!(refused, Some(Errno::EPERM));
         }
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
     fs::remove_file(path).unwrap();
 }
 
 #[test]
-fn a_thread_keeps_only_capabilities_that_it_has_and_wants() {
+fn only_requested_capabilities_are_retained() {
     let child = forked(|| {
         let has = || caps::read(None, CapSet::Permitted).unwrap();
         let network = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
         let before = has();
-        for (rights, wanted) in [
+        for (retained, wanted) in [
             (RetainedCapabilities { network: true, files: true }, &network[..]),
             (RetainedCapabilities { network: true, files: false }, &network[..]),
             (RetainedCapabilities::default(), &[][..]),
         ] {
-            retain_capabilities(rights).unwrap();
+            retain_capabilities(retained).unwrap();
             let mut wanted: HashSet<_> = wanted.iter().copied().collect();
-            if rights.files {
+            if retained.files {
                 wanted.insert(Capability::CAP_DAC_OVERRIDE);
             }
             assert_eq!(has(), &before & &wanted);
             assert_eq!(caps::read(None, CapSet::Effective).unwrap(), has());
         }
-        // They do not come back.
+        // They cannot be regained.
         retain_capabilities(RetainedCapabilities { network: true, files: true }).unwrap();
         assert!(has().is_empty());
     });
-    assert!(ended_well(child));
+    assert!(succeeded(child));
 }
 
-/// Linux skips the filter for calls that it allows whatever their arguments.
+/// Linux skips the filter for calls that it allows with all arguments.
 #[test]
-fn calls_that_carry_packets_are_allowed_whatever_their_arguments() {
+fn calls_that_transfer_packets_are_allowed_with_all_arguments() {
     let all = CallGroups {
         udp: true,
         streams: true,
@@ -362,7 +362,7 @@ fn calls_that_carry_packets_are_allowed_whatever_their_arguments() {
         libc::SYS_futex,
         libc::SYS_ppoll,
         libc::SYS_sched_yield,
-        // Of a proxy.
+        // Calls of a proxy.
         libc::SYS_recvfrom,
         libc::SYS_sendto,
         libc::SYS_epoll_pwait,

@@ -1,4 +1,4 @@
-//! A device in memory that refuses writes by rules, and segments the rest as the kernel does.
+//! A simulated device that refuses writes by rules, and segments the others as the kernel does.
 
 use std::{
     collections::VecDeque,
@@ -17,19 +17,19 @@ use crate::{
     time::Clock,
 };
 
-/// More than any test needs.
+/// A limit that the tests do not reach.
 const MAX_WRITES: usize = 200_000;
 
-/// When a write is refused.
+/// The condition for refusing a write.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
     /// The write with this number, from 0.
     Write(usize, Errno),
     /// All writes until this time.
     Until(Duration, Errno),
-    /// Any write, with this probability in 256.
+    /// Every write, with this probability in 256.
     Chance(u8, Errno),
-    /// Super-packets: of UDP, or of TCP.
+    /// Super-packets of UDP, or of TCP.
     Super { udp: bool, errno: Errno },
     /// Super-packets with more packets than this.
     Above(usize, Errno),
@@ -41,14 +41,14 @@ pub(super) struct State {
     pub(super) random: Random,
     pub(super) writes: usize,
     pub(super) refused: usize,
-    /// The packets that were accepted, and their number in each write.
+    /// The accepted packets, and their number in each write.
     pub(super) packets: Vec<Vec<u8>>,
     pub(super) sizes: Vec<usize>,
     /// The results of reads.
     pub(super) incoming: VecDeque<Result<Vec<u8>, Errno>>,
-    /// What is refused by TUNSETOFFLOAD.
+    /// Super-packets that TUNSETOFFLOAD refuses.
     pub(super) lacks: SuperPackets,
-    /// What TUNSETOFFLOAD last set.
+    /// The last setting by TUNSETOFFLOAD.
     pub(super) offload: SuperPackets,
 }
 

@@ -1,4 +1,5 @@
-//! Whatever a TUN refuses: every packet is sent once, each flow in order, or is counted as refused.
+//! Refused writes. In every case each packet is sent once, in the order of its flow, or is counted
+//! as refused.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::{offload::Switch, testing::Random};
 
-/// A flow: of TCP or UDP, over IPv4 or IPv6, and the number of its host.
+/// A flow of TCP or UDP over IPv4 or IPv6, and the number of its host.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     udp: bool,
@@ -20,8 +21,8 @@ struct Flow {
     host: u8,
 }
 
-/// Packet `number` of a flow, at byte `at` of its stream. UDP packets carry that position, so that
-/// all differ.
+/// Packet `number` of a flow, at byte `at` of its stream. UDP packets contain that position, so
+/// that all differ.
 fn packet_of(flow: Flow, number: u16, at: u32, len: usize) -> Vec<u8> {
     let mut transport = vec![0, flow.host, 0, 80];
     if flow.udp {
@@ -59,7 +60,7 @@ fn packet_of(flow: Flow, number: u16, at: u32, len: usize) -> Vec<u8> {
     packet
 }
 
-/// `count` packets of each flow in turn, from `from` bytes of their streams on.
+/// `count` packets of each flow, alternating, from byte `from` of their streams.
 fn streams(flows: &[Flow], from: u32, count: u32) -> Vec<Vec<u8>> {
     let turn = |number: u32| {
         let at = from + 100 * number;
@@ -71,20 +72,20 @@ fn streams(flows: &[Flow], from: u32, count: u32) -> Vec<Vec<u8>> {
 const TCP: Flow = Flow { udp: false, ipv6: false, host: 1 };
 const UDP: Flow = Flow { udp: true, ipv6: false, host: 2 };
 
-struct Bed {
+struct TestDevice {
     device: Arc<Faulty>,
     send: TunSend<Faulty>,
     offloads: Arc<Offloads>,
 }
 
-impl Bed {
+impl TestDevice {
     fn new(rules: &[Rule]) -> Self {
         let (device, offloads) = (Arc::new(Faulty::new(rules)), Arc::<Offloads>::default());
         let send = TunSend::new(device.clone(), offloads.clone());
         Self { device, send, offloads }
     }
 
-    /// Sends packets, checks what was written, and returns the number of packets in each write and
+    /// Sends packets, checks the written packets, and returns the number of packets in each write and
     /// of those refused.
     fn send(&mut self, packets: &[Vec<u8>]) -> io::Result<(Vec<usize>, usize)> {
         let mut batch = RecvBatch::new(1 + packets.iter().map(Vec::len).sum::<usize>() / 65_000);
@@ -102,11 +103,11 @@ impl Bed {
         self.device.state().sizes.clear();
         let refused = self.send.send(&batch, &read);
         let state = self.device.state();
-        let (sent, went) = (by_flow(packets), by_flow(&state.packets));
-        for (flow, went) in &went {
+        let (sent, written) = (by_flow(packets), by_flow(&state.packets));
+        for (flow, written) in &written {
             let mut sent = sent[flow].iter();
-            let in_order = went.iter().all(|packet| sent.any(|other| other == packet));
-            assert!(in_order, "sent twice, out of order, or altered");
+            let in_order = written.iter().all(|packet| sent.any(|other| other == packet));
+            assert!(in_order, "a packet was sent twice, out of order or changed");
         }
         let refused = refused?;
         assert_eq!(state.packets.len() + refused, packets.len());
@@ -130,18 +131,18 @@ fn by_flow(packets: &[Vec<u8>]) -> HashMap<Vec<u8>, Vec<Vec<u8>>> {
 }
 
 #[test]
-fn a_transport_that_is_refused_is_demoted_alone_once_a_batch_and_tried_again() {
+fn refused_transport_is_demoted_once_per_batch_and_tried_again() {
     for udp in [false, true] {
-        let mut bed = Bed::new(&[Rule::Super { udp, errno: Errno::EINVAL }]);
+        let mut tested = TestDevice::new(&[Rule::Super { udp, errno: Errno::EINVAL }]);
         let other = if udp { UDP } else { TCP };
         let flows = [TCP, UDP, Flow { host: 9, ..other }];
         let (mut seconds, mut steps, mut demotions) = (Vec::new(), 0, 0);
         for round in 0..1_000 {
-            let (sizes, refused) = bed.send(&streams(&flows, 1_000 * round, 10)).unwrap();
+            let (sizes, refused) = tested.send(&streams(&flows, 1_000 * round, 10)).unwrap();
             assert_eq!(refused, 0);
             assert_eq!(sizes.iter().filter(|size| **size == 10).count(), 1, "{sizes:?}");
             assert_eq!(sizes.len(), 21);
-            let (tcp, of_udp) = bed.demotions();
+            let (tcp, of_udp) = tested.demotions();
             let (ours, theirs) = if udp { (of_udp, tcp) } else { (tcp, of_udp) };
             assert_eq!(theirs, 0);
             if ours > demotions {
@@ -152,69 +153,73 @@ fn a_transport_that_is_refused_is_demoted_alone_once_a_batch_and_tried_again() {
             if seconds.len() == 9 {
                 break;
             }
-            bed.device.time.pass(Duration::from_millis(250));
+            tested.device.time.pass(Duration::from_millis(250));
             steps += 1;
         }
         assert_eq!(seconds, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(bed.device.state().refused, 9, "one a demotion");
-        bed.device.state().rules.clear();
-        bed.device.time.pass(Duration::from_secs(60));
-        assert_eq!(bed.send(&streams(&flows, 0, 10)).unwrap(), (vec![10, 10, 10], 0));
-        bed.device.state().rules = vec![Rule::Super { udp, errno: Errno::EINVAL }];
-        bed.send(&streams(&flows, 0, 10)).unwrap();
-        bed.device.time.pass(Duration::from_secs(1));
-        bed.device.state().rules.clear();
-        assert_eq!(bed.send(&streams(&flows, 0, 10)).unwrap().0, [10; 3], "the pauses began anew");
+        assert_eq!(tested.device.state().refused, 9, "one refusal per demotion");
+        tested.device.state().rules.clear();
+        tested.device.time.pass(Duration::from_secs(60));
+        assert_eq!(tested.send(&streams(&flows, 0, 10)).unwrap(), (vec![10, 10, 10], 0));
+        tested.device.state().rules = vec![Rule::Super { udp, errno: Errno::EINVAL }];
+        tested.send(&streams(&flows, 0, 10)).unwrap();
+        tested.device.time.pass(Duration::from_secs(1));
+        tested.device.state().rules.clear();
+        assert_eq!(
+            tested.send(&streams(&flows, 0, 10)).unwrap().0,
+            [10; 3],
+            "the pauses start again"
+        );
     }
 }
 
 #[test]
-fn a_super_packet_without_memory_goes_one_by_one_and_demotes_nothing() {
+fn super_packet_is_split_without_demotion_if_memory_is_short() {
     for errno in [Errno::ENOBUFS, Errno::ENOMEM] {
-        let mut bed = Bed::new(&[Rule::Above(1, errno)]);
-        assert_eq!(bed.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![1; 20], 0));
-        assert_eq!(bed.demotions(), (0, 0));
-        assert_eq!(bed.device.state().refused, 2);
+        let mut tested = TestDevice::new(&[Rule::Above(1, errno)]);
+        assert_eq!(tested.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![1; 20], 0));
+        assert_eq!(tested.demotions(), (0, 0));
+        assert_eq!(tested.device.state().refused, 2);
     }
 }
 
 #[test]
-fn while_the_interface_is_down_a_super_packet_costs_one_write() {
-    let mut bed = Bed::new(&[Rule::Until(Duration::MAX, Errno::EIO)]);
-    assert_eq!(bed.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![], 20));
-    assert_eq!((bed.device.state().writes, bed.demotions()), (2, (0, 0)));
+fn super_packet_takes_one_write_while_the_interface_is_down() {
+    let mut tested = TestDevice::new(&[Rule::Until(Duration::MAX, Errno::EIO)]);
+    assert_eq!(tested.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![], 20));
+    assert_eq!((tested.device.state().writes, tested.demotions()), (2, (0, 0)));
 }
 
 #[test]
-fn what_is_refused_in_either_form_is_counted_and_demotes_nothing() {
-    let mut bed = Bed::new(&[Rule::Until(Duration::MAX, Errno::EINVAL)]);
-    assert_eq!(bed.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![], 20));
-    assert_eq!(bed.demotions(), (0, 0));
-    bed.device.state().rules.clear();
-    assert_eq!(bed.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![10, 10], 0));
+fn packets_refused_in_both_forms_are_counted_without_demotion() {
+    let mut tested = TestDevice::new(&[Rule::Until(Duration::MAX, Errno::EINVAL)]);
+    assert_eq!(tested.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![], 20));
+    assert_eq!(tested.demotions(), (0, 0));
+    tested.device.state().rules.clear();
+    assert_eq!(tested.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![10, 10], 0));
 }
 
 #[test]
-fn a_full_device_is_waited_for_all_packets_together() {
+fn wait_for_a_full_device_is_limited_per_batch() {
     let ms = Duration::from_millis;
-    let mut bed = Bed::new(&[Rule::Until(ms(4), Errno::EAGAIN)]);
-    assert_eq!(bed.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![10, 10], 0));
-    assert_eq!(bed.device.time.polled(), ms(4));
-    bed.device.state().rules = vec![Rule::Until(ms(1_000), Errno::EAGAIN)];
-    assert_eq!(bed.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![], 20));
-    assert_eq!((bed.device.time.waited(), bed.demotions()), (ms(4 + 5), (0, 0)));
+    let mut tested = TestDevice::new(&[Rule::Until(ms(4), Errno::EAGAIN)]);
+    assert_eq!(tested.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![10, 10], 0));
+    assert_eq!(tested.device.time.polled(), ms(4));
+    tested.device.state().rules = vec![Rule::Until(ms(1_000), Errno::EAGAIN)];
+    assert_eq!(tested.send(&streams(&[TCP, UDP], 0, 10)).unwrap(), (vec![], 20));
+    assert_eq!((tested.device.time.waited(), tested.demotions()), (ms(4 + 5), (0, 0)));
 }
 
 #[test]
-fn a_deleted_device_is_reported_whichever_write_notices_it() {
+fn deleted_device_is_reported_by_every_write() {
     for write in 0..8 {
         let supers = Rule::Super { udp: false, errno: Errno::EINVAL };
-        let mut bed = Bed::new(&[Rule::Write(write, Errno::EBADFD), supers]);
+        let mut tested = TestDevice::new(&[Rule::Write(write, Errno::EBADFD), supers]);
         let packets = [streams(&[TCP], 0, 5), streams(&[UDP], 0, 1)].concat();
-        let ended = bed.send(&packets).map_err(|error| errno(&error));
+        let ended = tested.send(&packets).map_err(|error| errno(&error));
         if write < 7 {
             assert_eq!(ended, Err(Some(Errno::EBADFD)), "write {write}");
-            assert_eq!(bed.device.state().writes, write + 1);
+            assert_eq!(tested.device.state().writes, write + 1);
         } else {
             assert_eq!(ended, Ok((vec![1; 6], 0)));
         }
@@ -226,8 +231,8 @@ fn recv_from(device: Arc<Faulty>, offloads: &Arc<Offloads>) -> TunRecv<Faulty> {
 }
 
 #[test]
-fn offloads_that_the_kernel_lacks_are_switched_off_and_counted() {
-    // In the order in which kernels learned them.
+fn unsupported_offloads_are_switched_off_and_counted() {
+    // In the order in which they were added to the kernel.
     for known in 0..=3 {
         let [tcp, udp, tunnel] = [1, 2, 3].map(|number| known >= number);
         let has = SuperPackets { tcp, udp, tunnel };
@@ -239,7 +244,7 @@ fn offloads_that_the_kernel_lacks_are_switched_off_and_counted() {
         let switches = [tun_tso, tun_uso, tun_tunnel_gso];
         assert_eq!(switches.map(Switch::is_enabled), [tcp, udp, tunnel]);
         assert_eq!(switches.map(Switch::demotions), [!tcp, !udp, !tunnel].map(u64::from));
-        // Once wanted again, it is tried again.
+        // It is tried again after it was enabled again.
         device.state().lacks = SuperPackets::default();
         switches.iter().for_each(|switch| switch.set_enabled(true));
         device.state().incoming.push_back(Ok(vec![0x45; 30]));
@@ -249,14 +254,15 @@ fn offloads_that_the_kernel_lacks_are_switched_off_and_counted() {
 }
 
 #[test]
-fn an_error_behind_packets_comes_after_them_and_loses_none() {
+fn error_after_packets_is_reported_without_losing_them() {
     let (device, offloads) = (Arc::new(Faulty::new(&[])), Arc::default());
     let mut recv = recv_from(device.clone(), &offloads);
     let packet = |number| Ok(vec![number; 30]);
-    // EINVAL drops a single packet; EBADFD is final.
+    // EINVAL drops a single packet. EBADFD is final.
     let errors = [Err(Errno::EINTR), Err(Errno::EINVAL), Err(Errno::EBADFD), Err(Errno::EBADFD)];
-    let [signal, bad, gone, still] = errors;
-    device.state().incoming = [packet(1), signal, packet(2), bad, packet(3), gone, still].into();
+    let [signal, bad, deleted, repeated] = errors;
+    device.state().incoming =
+        [packet(1), signal, packet(2), bad, packet(3), deleted, repeated].into();
     let mut batch = Batch::new(8, 8 * Batch::ROOM);
     recv.waker()();
     recv.recv(&mut batch, true).unwrap();
@@ -269,7 +275,7 @@ fn flow() -> impl Strategy<Value = Flow> {
     (any::<bool>(), any::<bool>(), 0u8..3).prop_map(|(udp, ipv6, host)| Flow { udp, ipv6, host })
 }
 
-/// Refusals that every packet gets around.
+/// Refusals that do not prevent sending.
 fn harmless() -> impl Strategy<Value = Rule> {
     let super_errno =
         || select(vec![Errno::EINVAL, Errno::ENOBUFS, Errno::ENOMEM, Errno::EMSGSIZE]);
@@ -303,7 +309,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     ]
 }
 
-/// Packets of several flows, mixed, some shorter than the others.
+/// Interleaved packets of several flows. Some are shorter than the others.
 fn packets() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let packet = (any::<prop::sample::Index>(), prop_oneof![9 => Just(100usize), 1 => 4usize..100]);
     (vec(flow(), 1..4), vec(packet, 1..150)).prop_map(|(flows, packets)| {
@@ -322,31 +328,31 @@ fn packets() -> impl Strategy<Value = Vec<Vec<u8>>> {
 
 proptest! {
     #[test]
-    fn whatever_is_refused_every_packet_is_sent_once_and_in_order_or_is_counted(
+    fn each_packet_is_sent_once_and_in_order_or_counted(
         (rules, seed) in (vec(any_rule(), 0..4), any::<u64>()),
         batches in vec((select(vec![0u64, 500, 61_000]), packets()), 1..4),
     ) {
-        let mut bed = Bed::new(&rules);
-        bed.device.state().random = Random::new(seed);
+        let mut tested = TestDevice::new(&rules);
+        tested.device.state().random = Random::new(seed);
         for (pause, packets) in batches {
-            bed.device.time.pass(Duration::from_millis(pause));
-            let (waited, writes) = (bed.device.time.waited(), bed.device.state().writes);
-            bed.send(&packets).unwrap();
-            prop_assert!(bed.device.time.waited() - waited <= Duration::from_millis(5));
-            let written = bed.device.state().writes - writes;
+            tested.device.time.pass(Duration::from_millis(pause));
+            let (waited, writes) = (tested.device.time.waited(), tested.device.state().writes);
+            tested.send(&packets).unwrap();
+            prop_assert!(tested.device.time.waited() - waited <= Duration::from_millis(5));
+            let written = tested.device.state().writes - writes;
             prop_assert!(written <= 2 * packets.len() + 5 + rules.len());
         }
     }
 
     #[test]
-    fn what_is_refused_only_for_now_or_only_as_a_super_packet_is_all_sent(
+    fn all_packets_are_sent_after_temporary_and_super_packet_refusals(
         rules in vec(harmless(), 0..4),
         batches in vec((select(vec![0u64, 500, 61_000]), packets()), 1..4),
     ) {
-        let mut bed = Bed::new(&rules);
+        let mut tested = TestDevice::new(&rules);
         for (pause, packets) in batches {
-            bed.device.time.pass(Duration::from_millis(pause));
-            prop_assert_eq!(bed.send(&packets).unwrap().1, 0);
+            tested.device.time.pass(Duration::from_millis(pause));
+            prop_assert_eq!(tested.send(&packets).unwrap().1, 0);
         }
     }
 }

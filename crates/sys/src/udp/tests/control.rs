@@ -1,4 +1,4 @@
-//! Control datagrams beside the data, over loopback.
+//! Control datagrams between data, over loopback.
 
 use std::io::IoSliceMut;
 
@@ -7,11 +7,11 @@ use packet::ControlSend as _;
 
 use super::*;
 
-/// The hops that a socket gives to its datagrams (`net.ipv4.ip_default_ttl` and its like).
-const USUAL: i32 = 64;
+/// The default hop limit (`net.ipv4.ip_default_ttl` and the setting of IPv6).
+const DEFAULT_HOPS: i32 = 64;
 
-/// A socket that is told how many hops a datagram has left.
-fn counting(address: &str) -> std::net::UdpSocket {
+/// A socket that receives the remaining hops of datagrams.
+fn socket_with_hops(address: &str) -> std::net::UdpSocket {
     let socket = plain_socket(address);
     if address.contains('.') {
         setsockopt(&socket, sockopt::Ipv4RecvTtl, &true).unwrap();
@@ -21,8 +21,8 @@ fn counting(address: &str) -> std::net::UdpSocket {
     socket
 }
 
-/// What came: its bytes, its sender, and the hops that it had left.
-fn came(socket: &std::net::UdpSocket) -> (Vec<u8>, SocketAddr, i32) {
+/// Receives a datagram: its payload, sender, and remaining hops.
+fn receive_with_hops(socket: &std::net::UdpSocket) -> (Vec<u8>, SocketAddr, i32) {
     let mut buffer = [0; 64];
     let mut parts = [IoSliceMut::new(&mut buffer)];
     let mut room = nix::cmsg_space!(i32);
@@ -43,24 +43,25 @@ fn came(socket: &std::net::UdpSocket) -> (Vec<u8>, SocketAddr, i32) {
 }
 
 #[test]
-fn a_control_datagram_has_its_own_source_and_hops_and_the_data_beside_it_the_usual() {
+fn control_datagram_has_its_source_and_hops_and_data_the_defaults() {
     in_namespace(|netlink| {
         netlink.add_address(LOOPBACK, "fd00::7/128".parse().unwrap()).unwrap();
         let (socket, _receiver, port) = bound();
         let mut sender = socket.sender();
-        for (theirs, ours, usual) in
+        for (theirs, ours, default) in
             [("127.0.0.9", "127.0.0.5", "127.0.0.1"), ("::1", "fd00::7", "::1")]
         {
-            let [ours, usual]: [IpAddr; 2] = [ours, usual].map(|address| address.parse().unwrap());
-            let peer = counting(&SocketAddr::new(theirs.parse().unwrap(), 0).to_string());
+            let [ours, default]: [IpAddr; 2] =
+                [ours, default].map(|address| address.parse().unwrap());
+            let peer = socket_with_hops(&SocketAddr::new(theirs.parse().unwrap(), 0).to_string());
             let to_peer = Endpoint::new(peer.local_addr().unwrap());
             let from_ours = Local { addr: ours, interface: LOOPBACK };
             for (local, hops, source, left) in [
                 (Some(from_ours), Some(4), ours, 4),
-                (Some(from_ours), None, ours, USUAL),
-                (None, Some(1), usual, 1),
-                (None, Some(255), usual, 255),
-                (None, None, usual, USUAL),
+                (Some(from_ours), None, ours, DEFAULT_HOPS),
+                (None, Some(1), default, 1),
+                (None, Some(255), default, 255),
+                (None, None, default, DEFAULT_HOPS),
             ] {
                 let handle = socket.clone();
                 let endpoint = Endpoint { local, ..to_peer };
@@ -69,20 +70,26 @@ fn a_control_datagram_has_its_own_source_and_hops_and_the_data_beside_it_the_usu
                 });
                 assert_eq!(sent, Ok(()));
                 assert_eq!(send(&mut sender, to_peer, &[b"data"]), []);
-                assert_eq!(came(&peer), (b"control".to_vec(), (source, port).into(), left));
-                assert_eq!(came(&peer), (b"data".to_vec(), (usual, port).into(), USUAL));
+                assert_eq!(
+                    receive_with_hops(&peer),
+                    (b"control".to_vec(), (source, port).into(), left)
+                );
+                assert_eq!(
+                    receive_with_hops(&peer),
+                    (b"data".to_vec(), (default, port).into(), DEFAULT_HOPS)
+                );
             }
         }
     });
 }
 
 #[test]
-fn a_control_datagram_that_cannot_go_says_why() {
+fn failed_control_datagram_returns_the_reason() {
     in_namespace(|_| {
         let (socket, _receiver, port) = bound();
         let here = to(Ipv4Addr::LOCALHOST, port);
         let not_ours = from(here, "192.0.2.1", 0);
-        assert!(socket.send_control(b"x", not_ours, None).is_err(), "and from nowhere else");
+        assert!(socket.send_control(b"x", not_ours, None).is_err(), "from a foreign address");
         let nowhere = to([192, 0, 2, 1], port);
         assert_eq!(socket.send_control(b"x", nowhere, Some(4)), Err(SendError::Unreachable));
         let long = vec![0; 65_508];

@@ -1,4 +1,4 @@
-//! A simulated kernel that refuses messages by rules, and records what was sent.
+//! A simulated kernel that refuses messages by rules, and records sent messages.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -17,33 +17,33 @@ use crate::{
     time::Clock,
 };
 
-/// More than any test needs.
+/// A limit that the tests do not reach.
 const MAX_CALLS: usize = 200_000;
 
-/// When a message is refused.
+/// The condition for refusing a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
     /// The call with this number, from 0.
     Call(usize, Errno),
     /// All calls until this time.
     Until(Duration, Errno),
-    /// Any message, with this probability in 256.
+    /// Every message, with this probability in 256.
     Chance(u8, Errno),
     To(IpAddr, Errno),
     From(IpAddr, Errno),
-    /// Stretches to an address.
-    StretchTo(IpAddr, Errno),
-    /// Stretches through an interface.
-    StretchBy(u32, Errno),
-    /// Stretches with more datagrams than this.
+    /// GSO messages to an address.
+    GsoTo(IpAddr, Errno),
+    /// GSO messages through an interface.
+    GsoBy(u32, Errno),
+    /// GSO messages with more datagrams than this.
     Above(usize, Errno),
-    /// Stretches to an address, with longer segments.
+    /// GSO messages to an address, with longer segments than this.
     Longer(IpAddr, usize, Errno),
-    /// Messages that are longer than this, stretches or not.
+    /// All messages with longer datagrams than this.
     TooLong(usize, Errno),
 }
 
-/// A message that was sent.
+/// A sent message.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) remote: SocketAddr,
@@ -62,7 +62,7 @@ pub(super) struct Faulty {
     pub(super) calls: usize,
     pub(super) refused: Vec<Errno>,
     pub(super) sent: Vec<Message>,
-    /// The results of `receive`, call by call: an error, or the most to deliver.
+    /// The results of `receive` for each call: an error, or the maximum number of datagrams.
     pub(super) answers: VecDeque<Result<usize, Errno>>,
     pub(super) incoming: VecDeque<Vec<u8>>,
     pub(super) received: Vec<usize>,
@@ -73,7 +73,7 @@ impl Faulty {
     fn refusal(&mut self, message: &Outgoing<'_>, datagrams: usize) -> Option<Errno> {
         let (now, call) = (Duration::from_nanos(self.time.now()), self.calls);
         let to = message.remote.ip();
-        let is_stretch = datagrams > 1;
+        let is_gso = datagrams > 1;
         let segment = message.segment.map_or(0, usize::from);
         let random = &mut self.random;
         self.rules.iter().find_map(|rule| {
@@ -85,14 +85,14 @@ impl Faulty {
                 Rule::From(address, errno) => {
                     (message.local.is_some_and(|local| local.addr == address), errno)
                 }
-                Rule::StretchTo(address, errno) => (is_stretch && to == address, errno),
-                Rule::StretchBy(interface, errno) => {
+                Rule::GsoTo(address, errno) => (is_gso && to == address, errno),
+                Rule::GsoBy(interface, errno) => {
                     let by = message.local.map_or(0, |local| local.interface);
-                    (is_stretch && by == interface, errno)
+                    (is_gso && by == interface, errno)
                 }
                 Rule::Above(most, errno) => (datagrams > most, errno),
                 Rule::Longer(address, most, errno) => {
-                    (is_stretch && to == address && segment > most, errno)
+                    (is_gso && to == address && segment > most, errno)
                 }
                 Rule::TooLong(most, errno) => (message.payload.len().max(segment) > most, errno),
             };
@@ -131,12 +131,12 @@ impl Calls for Faulty {
         _: Family,
         datagrams: impl Iterator<Item = Outgoing<'a>>,
     ) -> Result<usize, Errno> {
-        assert!(self.calls < MAX_CALLS, "without an end");
+        assert!(self.calls < MAX_CALLS, "endless calls");
         let mut count = 0;
         for message in datagrams.take(MAX_MESSAGES) {
             let datagrams = split(&message);
             if let Some(errno) = self.refusal(&message, datagrams.len()) {
-                // sendmmsg reports an error only if nothing was sent before it.
+                // sendmmsg reports an error only for its first message.
                 if count == 0 {
                     self.calls += 1;
                     self.refused.push(errno);
@@ -182,7 +182,7 @@ impl Calls for Faulty {
     }
 }
 
-/// A sender to a faulty kernel, and the switches that count its demotions.
+/// A sender to a simulated kernel, and the switches that count its demotions.
 pub(super) fn sender(rules: &[Rule]) -> (UdpSender<Faulty>, Arc<Offloads>) {
     let offloads = Arc::<Offloads>::default();
     let (socket, _) = UdpSocket::unbound(&offloads).unwrap();
@@ -191,30 +191,30 @@ pub(super) fn sender(rules: &[Rule]) -> (UdpSender<Faulty>, Arc<Offloads>) {
     (UdpSender::over(socket.shared, faulty), offloads)
 }
 
-/// Sends a batch, checks that every datagram was sent or reported as failed, and
-/// returns both.
+/// Sends a batch, checks that every datagram was sent or reported as failed, and returns the sent
+/// messages and the failures.
 pub(super) fn send_all(
     sender: &mut UdpSender<Faulty>,
     batch: &mut SendBatch,
 ) -> (Vec<Message>, Vec<Failure>) {
     sender.messages.sent.clear();
     sender.send(batch);
-    account(batch, &sender.messages.sent);
+    check_all_accounted_for(batch, &sender.messages.sent);
     (sender.messages.sent.clone(), batch.failures().to_vec())
 }
 
-/// Every datagram was sent once and in order, or is among the failures of its run.
-/// No two datagrams of the batch have the same bytes.
-fn account(batch: &SendBatch, went: &[Message]) {
+/// Checks that every datagram was sent once and in order, or is in the failures of its run. All
+/// datagrams of the batch must be distinct.
+fn check_all_accounted_for(batch: &SendBatch, sent: &[Message]) {
     let mut counts = vec![(0, 0); batch.transmits().len()];
     let mut expected = batch.transmits().iter().enumerate().flat_map(|(transmit, run)| {
         batch.datagrams(run).map(move |datagram| (transmit, run, datagram))
     });
-    for message in went {
+    for message in sent {
         for datagram in &message.datagrams {
             let (transmit, run, _) = expected
                 .find(|(_, _, next)| next == datagram)
-                .expect("sent twice, or overtaken, or not what it was");
+                .expect("a datagram was sent twice, out of order or changed");
             assert_eq!(
                 (Some(message.remote), message.tos),
                 (run.endpoint.remote.direct(), run.tos)
@@ -225,16 +225,16 @@ fn account(batch: &SendBatch, went: &[Message]) {
             counts[transmit].1 += usize::from(is_stale);
         }
     }
-    for (transmit, (run, (came, stale))) in batch.transmits().iter().zip(counts).enumerate() {
-        let noted = |is_stale| {
+    for (transmit, (run, (sent_count, stale))) in batch.transmits().iter().zip(counts).enumerate() {
+        let failed = |is_stale| {
             let of_run = batch.failures().iter().filter(|failure| failure.transmit == transmit);
             of_run
                 .filter(|failure| (failure.error == SendError::StaleSource) == is_stale)
                 .map(|failure| failure.datagrams)
                 .sum::<usize>()
         };
-        assert_eq!(came + noted(false), run.datagrams(), "run {transmit} of {went:?}");
-        assert_eq!(stale, noted(true), "run {transmit}");
+        assert_eq!(sent_count + failed(false), run.datagrams(), "run {transmit} of {sent:?}");
+        assert_eq!(stale, failed(true), "run {transmit}");
     }
     assert!(batch.failures().is_sorted_by_key(|failure| failure.transmit));
 }

@@ -1,4 +1,4 @@
-//! A flood, at sockets of the kernel.
+//! Floods at real sockets.
 
 use packet::{Flood, RecvMeta};
 
@@ -10,14 +10,14 @@ fn flood(expected: &[&str], share: u32) -> Flood {
     Flood { expected: expected.iter().map(|one| one.parse().unwrap()).collect(), share }
 }
 
-/// Datagrams of 1,364 bytes, of which a socket's buffer holds some 3,600.
-const MORE_THAN_FIT: usize = 6_000;
+/// A number of datagrams of 1,364 bytes. A socket's buffer fits about 3,600.
+const TOO_MANY: usize = 6_000;
 
-/// Whether a socket of this network namespace may have so many bytes for a filter from now on.
+/// Limits the bytes for filters of sockets in this network namespace. Returns whether that worked.
 fn limit_memory(bytes: &str) -> bool {
     let limited = std::fs::write("/proc/sys/net/core/optmem_max", bytes).is_ok();
     if !limited {
-        skips::skip("a limit of a network namespace's own for sockets' memory");
+        skips::skip("a limit of socket memory per network namespace");
     }
     limited
 }
@@ -26,8 +26,8 @@ fn wireguard(kind: u8) -> Vec<u8> {
     [&[kind, 0, 0, 0][..], &[7; 60]].concat()
 }
 
-/// Sends to the socket from this address; the last is WireGuard's, behind which nothing is on its
-/// way. What was received but that.
+/// Sends datagrams from this address to the socket, and a last one of WireGuard. Returns those
+/// that were received before the last one.
 fn received(
     receiver: &mut UdpReceiver,
     port: u16,
@@ -47,7 +47,7 @@ fn received(
 }
 
 #[test]
-fn of_a_flood_wireguard_and_what_is_expected_is_received_and_chance_takes_a_share_of_the_rest() {
+fn wireguard_expected_addresses_and_a_random_share_pass_the_filter() {
     in_namespace(|_| {
         let (_socket, mut receiver, port) = bound();
         let kinds: Vec<Vec<u8>> = (1..=4).map(wireguard).collect();
@@ -55,14 +55,14 @@ fn of_a_flood_wireguard_and_what_is_expected_is_received_and_chance_takes_a_shar
         let all: Vec<&[u8]> = kinds.iter().map(|kind| &kind[..]).chain(others).collect();
         assert!(receiver.shed(Some(&flood(&["127.0.0.2", "192.0.2.1", "2001:db8::"], 0))));
         for from in ["127.0.0.1", "[::1]"] {
-            let came = received(&mut receiver, port, from, &all);
-            assert_eq!(came.len(), kinds.len(), "of {from}: {came:?}");
+            let passed = received(&mut receiver, port, from, &all);
+            assert_eq!(passed.len(), kinds.len(), "from {from}: {passed:?}");
         }
         assert_eq!(received(&mut receiver, port, "127.0.0.2", &all).len(), all.len());
-        // Another filter takes its place: of both families, an address behind others.
+        // It is replaced by another filter, with addresses of both families in other positions.
         assert!(receiver.shed(Some(&flood(&["2001:db8::", "10.0.0.1", "::1", "127.0.0.1"], 0))));
         for from in ["127.0.0.1", "[::1]"] {
-            assert_eq!(received(&mut receiver, port, from, &all).len(), all.len(), "of {from}");
+            assert_eq!(received(&mut receiver, port, from, &all).len(), all.len(), "from {from}");
         }
         assert!(receiver.shed(Some(&flood(&[], u32::MAX / 4))));
         let many = received(&mut receiver, port, "127.0.0.1", &[DISCO; 1000]).len();
@@ -73,12 +73,12 @@ fn of_a_flood_wireguard_and_what_is_expected_is_received_and_chance_takes_a_shar
 }
 
 #[test]
-fn what_is_left_out_of_a_flood_is_not_taken_for_what_finds_no_room() {
+fn shed_datagrams_are_not_counted_as_overflow() {
     in_namespace(|_| {
         let (socket, mut receiver, port) = bound();
         let source = plain_socket("127.0.0.1:0");
         let mut shed = 0;
-        let mut take = |receiver: &mut UdpReceiver| {
+        let mut receive_batch = |receiver: &mut UdpReceiver| {
             let mut batch = RecvBatch::new(16);
             while batch.is_empty() {
                 receiver.recv(&mut batch, false, true).unwrap();
@@ -86,23 +86,23 @@ fn what_is_left_out_of_a_flood_is_not_taken_for_what_finds_no_room() {
             shed += batch.shed();
             assert_eq!(batch.lost(), 0);
         };
-        let say = |what: &[u8], times: u32| {
-            (0..times).for_each(|_| assert!(source.send_to(what, ("127.0.0.1", port)).is_ok()));
+        let send_many = |datagram: &[u8], times: u32| {
+            (0..times).for_each(|_| assert!(source.send_to(datagram, ("127.0.0.1", port)).is_ok()));
         };
         assert!(receiver.shed(Some(&flood(&[], 0))));
-        say(DISCO, 20);
-        say(&wireguard(4), 1);
-        take(&mut receiver);
-        say(DISCO, 10);
+        send_many(DISCO, 20);
+        send_many(&wireguard(4), 1);
+        receive_batch(&mut receiver);
+        send_many(DISCO, 10);
         assert!(receiver.shed(None));
-        say(DISCO, 1);
-        take(&mut receiver);
+        send_many(DISCO, 1);
+        receive_batch(&mut receiver);
         assert_eq!((shed, socket.overflow()), (30, 0));
     });
 }
 
 #[test]
-fn beside_a_flood_a_queue_that_stands_full_is_seen() {
+fn full_queue_during_a_flood_is_detected() {
     in_namespace(|_| {
         let (_socket, mut receiver, port) = bound();
         assert!(receiver.shed(Some(&flood(&[], 0))));
@@ -118,16 +118,16 @@ fn beside_a_flood_a_queue_that_stands_full_is_seen() {
         let large = [&wireguard(4)[..], &[7; 1300]].concat();
         fill(DISCO, 100);
         fill(&large, 64);
-        assert_eq!(lost(), 0, "what is dropped is the flood's");
-        fill(&large, MORE_THAN_FIT);
-        assert_eq!((0..160).map(|_| lost()).sum::<u32>(), 0, "as it was before");
-        fill(&large, MORE_THAN_FIT);
+        assert_eq!(lost(), 0, "only the flood is dropped");
+        fill(&large, TOO_MANY);
+        assert_eq!((0..160).map(|_| lost()).sum::<u32>(), 0, "drops before the queue was full");
+        fill(&large, TOO_MANY);
         assert!((0..200).any(|_| lost() > 0));
     });
 }
 
 #[test]
-fn as_many_addresses_as_a_filter_has_fit_where_an_older_kernel_gives_little_memory() {
+fn largest_filter_fits_the_memory_limit_of_older_kernels() {
     in_namespace(|_| {
         if !limit_memory("20480") {
             return;
@@ -140,14 +140,14 @@ fn as_many_addresses_as_a_filter_has_fit_where_an_older_kernel_gives_little_memo
             let many = many(from);
             let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
             many[159] = "::1";
-            assert!(receiver.shed(Some(&flood(&many, 0))), "of {from}");
+            assert!(receiver.shed(Some(&flood(&many, 0))), "from {from}");
             assert_eq!(received(&mut receiver, port, "::1", &[DISCO; 9]).len(), 9);
         }
     });
 }
 
 #[test]
-fn a_filter_that_is_refused_leaves_none_and_none_can_be_taken_off() {
+fn refused_filter_removes_the_previous_one() {
     in_namespace(|_| {
         let (_socket, mut receiver, port) = bound();
         assert!(receiver.shed(None));
@@ -163,13 +163,13 @@ fn a_filter_that_is_refused_leaves_none_and_none_can_be_taken_off() {
 }
 
 #[test]
-fn a_flood_outlasts_another_port_and_a_wait_ends_in_it() {
+fn filter_is_set_on_a_new_port_and_waits_are_limited() {
     in_namespace(|_| {
         let (socket, mut receiver, _) = bound();
         assert!(receiver.shed(Some(&flood(&[], 0))));
         let port = socket.bind(0, 0).unwrap();
         let mut batch = RecvBatch::new(16);
-        // The first wait ends by the wake that `bind` left behind.
+        // The first wait is ended by the wake of `bind`.
         for _ in 0..2 {
             receiver.recv(&mut batch, false, true).unwrap();
             assert!(batch.is_empty());

@@ -1,4 +1,4 @@
-//! What the kernel itself refuses, and how the sender takes it.
+//! The sender's reaction to refusals of the real kernel.
 
 use std::{
     io,
@@ -20,17 +20,17 @@ use crate::{
     tun::{Tun, TunRecv},
 };
 
-/// The kernel, and a note of what it took and refused.
-struct Witness {
+/// Records the accepted and refused messages of the kernel.
+struct Recorder {
     messages: Messages,
-    /// Bytes of each datagram of the messages that went, and how many there were.
-    went: Vec<(usize, usize)>,
+    /// Length and number of the datagrams in each sent message.
+    sent: Vec<(usize, usize)>,
     refused: Vec<Errno>,
 }
 
-impl Clock for Witness {}
+impl Clock for Recorder {}
 
-impl Calls for Witness {
+impl Calls for Recorder {
     fn send<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -40,13 +40,13 @@ impl Calls for Witness {
         let datagrams: Vec<_> = datagrams.take(mmsg::MAX_MESSAGES).collect();
         let sent = self.messages.send(fd, family, datagrams.iter().copied());
         match sent {
-            Ok(count) => self.went.extend(datagrams[..count].iter().map(|message| {
+            Ok(count) => self.sent.extend(datagrams[..count].iter().map(|message| {
                 let segment = message.segment.map_or(message.payload.len(), usize::from);
                 (segment, message.payload.len().div_ceil(segment))
             })),
             Err(errno) => self.refused.push(errno),
         }
-        assert!(self.refused.len() < 100, "without an end");
+        assert!(self.refused.len() < 100, "endless calls");
         sent
     }
 
@@ -67,15 +67,15 @@ impl Calls for Witness {
     }
 }
 
-fn witnessed() -> (UdpSender<Witness>, Arc<Offloads>) {
+fn recorded_sender() -> (UdpSender<Recorder>, Arc<Offloads>) {
     let offloads = Arc::<Offloads>::default();
     let (socket, _) = UdpSocket::unbound(&offloads).unwrap();
     socket.bind(0, 0).unwrap();
-    let witness = Witness { messages: Messages::new(), went: Vec::new(), refused: Vec::new() };
-    (UdpSender::over(socket.shared, witness), offloads)
+    let recorder = Recorder { messages: Messages::new(), sent: Vec::new(), refused: Vec::new() };
+    (UdpSender::over(socket.shared, recorder), offloads)
 }
 
-/// A TUN device that offloads nothing, and an address behind it.
+/// A TUN device without offloads, and an address behind it.
 fn device(netlink: &Netlink, number: u8, mtu: u32) -> (TunRecv, IpAddr) {
     let offloads = Arc::<Offloads>::default();
     offloads.tun_tso.set_enabled(false);
@@ -86,14 +86,14 @@ fn device(netlink: &Netlink, number: u8, mtu: u32) -> (TunRecv, IpAddr) {
     (recv, [10, 9, number, 2].into())
 }
 
-/// The UDP payloads that leave by a device, put together again, as far as `count`.
-fn leave(recv: &mut TunRecv, count: usize) -> Vec<Vec<u8>> {
+/// Receives `count` UDP payloads from a device, and reassembles fragments.
+fn receive_payloads(recv: &mut TunRecv, count: usize) -> Vec<Vec<u8>> {
     let mut payloads: Vec<Vec<u8>> = Vec::new();
     let mut batch = Batch::new(64, 64 * Batch::ROOM);
     let mut is_whole = true;
     while payloads.len() < count || !is_whole {
-        let comes = poll::readable([recv.as_fd()], Some(Duration::from_secs(5))).unwrap()[0];
-        assert!(comes, "{} of {count} came", payloads.len());
+        let is_readable = poll::readable([recv.as_fd()], Some(Duration::from_secs(5))).unwrap()[0];
+        assert!(is_readable, "only {} of {count} arrived", payloads.len());
         batch.clear();
         recv.recv(&mut batch, true).unwrap();
         for packet in batch.iter().map(|(packet, _)| packet).filter(|packet| packet[0] == 0x45) {
@@ -118,15 +118,15 @@ fn push_all(batch: &mut SendBatch, endpoint: Endpoint, payloads: &[Vec<u8>]) {
     }
 }
 
-/// The first packets that leave by a device, as they are; what IPv6 says of itself aside.
+/// Receives packets from a device without ICMPv6.
 fn packets(recv: &mut TunRecv, count: usize) -> Vec<Vec<u8>> {
     const ICMP6: u8 = 58;
     const HOP_BY_HOP: u8 = 0;
     let mut packets = Vec::new();
     let mut batch = Batch::new(64, 64 * Batch::ROOM);
     while packets.len() < count {
-        let comes = poll::readable([recv.as_fd()], Some(Duration::from_secs(5))).unwrap()[0];
-        assert!(comes, "{} of {count} came", packets.len());
+        let is_readable = poll::readable([recv.as_fd()], Some(Duration::from_secs(5))).unwrap()[0];
+        assert!(is_readable, "only {} of {count} arrived", packets.len());
         batch.clear();
         recv.recv(&mut batch, true).unwrap();
         let of_ours =
@@ -137,7 +137,7 @@ fn packets(recv: &mut TunRecv, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_goes_whole_is_not_fragmented_and_what_follows_is_as_before() {
+fn unfragmented_sends_do_not_affect_later_sends() {
     const MTU: u32 = 1300;
     const DF: u8 = 0x40;
     const FRAGMENT: u8 = 44;
@@ -151,9 +151,9 @@ fn what_goes_whole_is_not_fragmented_and_what_follows_is_as_before() {
             let most = MTU as usize - headers;
             let whole = vec![7; most];
             assert_eq!(sender.send_unfragmented(&whole, to(address, 9)), Ok(()));
-            let went = &packets(&mut recv, 1)[0];
-            assert_eq!(went.len(), MTU as usize);
-            assert!(went[0] >> 4 == 6 || went[6] & DF != 0);
+            let sent = &packets(&mut recv, 1)[0];
+            assert_eq!(sent.len(), MTU as usize);
+            assert!(sent[0] >> 4 == 6 || sent[6] & DF != 0);
             let refused = sender.send_unfragmented(&vec![7; most + 1], to(address, 9));
             assert_eq!(refused, Err(SendError::TooBig));
             assert_eq!(send(&mut sender, to(address, 9), &[&vec![7; most + 1]]), []);
@@ -166,19 +166,19 @@ fn what_goes_whole_is_not_fragmented_and_what_follows_is_as_before() {
     });
 }
 
-/// Since Linux 6.11 the kernel does the work of such a device; before, EIO.
+/// Since Linux 6.11 the kernel segments for such a device. Before, it returns EIO.
 #[test]
-fn a_device_without_offloads_carries_a_run_in_order() {
+fn run_is_sent_in_order_by_a_device_without_offloads() {
     in_namespace(|netlink| {
         let (mut recv, address) = device(netlink, 0, 1420);
-        let (mut sender, offloads) = witnessed();
+        let (mut sender, offloads) = recorded_sender();
         let sent = payloads(100, 1300);
         for demotions in 0..2 {
             let mut batch = SendBatch::default();
             push_all(&mut batch, to(address, 9), &sent);
             sender.send(&mut batch);
             assert_eq!(batch.failures(), []);
-            assert_eq!(leave(&mut recv, 100), sent);
+            assert_eq!(receive_payloads(&mut recv, 100), sent);
             match sender.messages.refused[..] {
                 [] => assert_eq!(offloads.udp_gso.demotions(), 0),
                 [Errno::EIO] => assert_eq!(offloads.udp_gso.demotions(), 1, "{demotions}"),
@@ -189,36 +189,36 @@ fn a_device_without_offloads_carries_a_run_in_order() {
 }
 
 #[test]
-fn a_way_with_a_smaller_mtu_is_demoted_alone_and_for_its_length() {
+fn only_the_path_with_a_smaller_mtu_is_demoted_for_long_segments() {
     in_namespace(|netlink| {
         let (mut narrow, to_narrow) = device(netlink, 0, 1000);
         let (mut wide, to_wide) = device(netlink, 1, 1420);
-        let (mut sender, offloads) = witnessed();
+        let (mut sender, offloads) = recorded_sender();
         let (long, short) = (payloads(30, 1300), payloads(30, 600));
         for round in 0..2 {
             let mut batch = SendBatch::default();
-            sender.messages.went.clear();
+            sender.messages.sent.clear();
             push_all(&mut batch, to(to_narrow, 9), &long);
             push_all(&mut batch, to(to_wide, 9), &long);
             push_all(&mut batch, to(to_narrow, 9), &short);
             sender.send(&mut batch);
             assert_eq!(batch.failures(), []);
-            assert_eq!(leave(&mut narrow, 60), [&long[..], &short].concat());
-            assert_eq!(leave(&mut wide, 30), long);
+            assert_eq!(receive_payloads(&mut narrow, 60), [&long[..], &short].concat());
+            assert_eq!(receive_payloads(&mut wide, 30), long);
             let short_went: &[_] = match sender.messages.refused[..] {
                 [Errno::EMSGSIZE] => &[(600, 30)],
-                // Before Linux 6.14, which tells of no length.
+                // Before Linux 6.14, where the errno does not indicate the length.
                 [Errno::EINVAL] => &[(600, 1); 30],
                 ref other => panic!("{other:?}, round {round}"),
             };
-            let went = [&[(1300, 1); 30][..], &[(1300, 30)], short_went].concat();
-            assert_eq!((&sender.messages.went, round), (&went, round));
+            let sent = [&[(1300, 1); 30][..], &[(1300, 30)], short_went].concat();
+            assert_eq!((&sender.messages.sent, round), (&sent, round));
             assert_eq!(offloads.udp_gso.demotions(), 1);
         }
     });
 }
 
-/// Runs a program in the namespace; whether there is such a program.
+/// Runs a program in the namespace. Returns whether it exists and succeeded.
 fn run(command: &str) -> bool {
     let mut words = command.split(' ');
     let mut command = Command::new(words.next().unwrap());
@@ -230,7 +230,7 @@ fn run(command: &str) -> bool {
 }
 
 #[test]
-fn a_route_that_leads_nowhere_fails_its_run_in_a_call_or_two() {
+fn run_to_an_unreachable_route_fails_in_one_or_two_calls() {
     in_namespace(|_| {
         let (_peer, mut at_peer, port) = bound();
         let good = to(Ipv4Addr::LOCALHOST, port);
@@ -244,7 +244,7 @@ fn a_route_that_leads_nowhere_fails_its_run_in_a_call_or_two() {
             if !route.is_empty() && !run(&format!("ip route replace {route} 10.1.0.0/16")) {
                 return skip("ip");
             }
-            let (mut sender, offloads) = witnessed();
+            let (mut sender, offloads) = recorded_sender();
             let mut batch = SendBatch::default();
             push_all(&mut batch, nowhere, &payloads(100, 500));
             push_all(&mut batch, good, &payloads(2, 10));
@@ -252,15 +252,15 @@ fn a_route_that_leads_nowhere_fails_its_run_in_a_call_or_two() {
             assert_eq!(batch.failures(), [Failure { transmit: 0, datagrams: 100, error }]);
             assert_eq!(sender.messages.refused, vec![errno; calls], "{route}");
             assert_eq!(offloads.udp_gso.demotions(), 0);
-            let came: Vec<_> =
+            let received: Vec<_> =
                 receive(&mut at_peer).into_iter().map(|(payload, _)| payload).collect();
-            assert_eq!(came.concat(), payloads(2, 10).concat());
+            assert_eq!(received.concat(), payloads(2, 10).concat());
         }
     });
 }
 
 #[test]
-fn what_a_firewall_drops_is_noted_message_by_message_and_the_rest_arrives() {
+fn messages_dropped_by_a_firewall_are_reported_and_the_rest_arrives() {
     in_namespace(|_| {
         let (_peer, mut at_peer, port) = bound();
         let rules = [
@@ -271,7 +271,7 @@ fn what_a_firewall_drops_is_noted_message_by_message_and_the_rest_arrives() {
         if !rules.iter().all(|rule: &String| run(rule)) {
             return skip("nft");
         }
-        let (mut sender, offloads) = witnessed();
+        let (mut sender, offloads) = recorded_sender();
         let mut batch = SendBatch::default();
         push_all(&mut batch, to([127, 0, 0, 9], port), &payloads(100, 500));
         push_all(&mut batch, to(Ipv4Addr::LOCALHOST, port), &payloads(2, 10));
@@ -280,7 +280,8 @@ fn what_a_firewall_drops_is_noted_message_by_message_and_the_rest_arrives() {
         assert_eq!(batch.failures(), [Failure { transmit: 0, datagrams: 100, error }]);
         assert_eq!(sender.messages.refused, [Errno::EPERM; 2]);
         assert_eq!(offloads.udp_gso.demotions(), 0);
-        let came: Vec<_> = receive(&mut at_peer).into_iter().map(|(payload, _)| payload).collect();
-        assert_eq!(came.concat(), payloads(2, 10).concat());
+        let received: Vec<_> =
+            receive(&mut at_peer).into_iter().map(|(payload, _)| payload).collect();
+        assert_eq!(received.concat(), payloads(2, 10).concat());
     });
 }

@@ -1,5 +1,5 @@
-//! Whatever the kernel refuses, and whenever: nothing is lost without a word, sent
-//! twice, or put out of order.
+//! Random refusals of the kernel. In every case, datagrams are neither lost without a report, nor
+//! sent twice, nor reordered.
 
 use nix::errno::Errno;
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -17,7 +17,7 @@ struct Run {
     ecn: Ecn,
     len: usize,
     count: usize,
-    /// Length of one more datagram that ends the run.
+    /// Length of the additional last datagram of the run.
     last: usize,
 }
 
@@ -90,8 +90,8 @@ fn errno() -> impl Strategy<Value = Errno> {
     ])
 }
 
-/// What the kernel says of a stretch that it does not take.
-fn stretch_errno() -> impl Strategy<Value = Errno> {
+/// Errors of the kernel for a GSO message.
+fn gso_errno() -> impl Strategy<Value = Errno> {
     select(vec![Errno::EIO, Errno::EINVAL, Errno::EMSGSIZE, Errno::EOPNOTSUPP])
 }
 
@@ -99,15 +99,15 @@ fn stale_errno() -> impl Strategy<Value = Errno> {
     select(vec![Errno::EINVAL, Errno::EADDRNOTAVAIL, Errno::ENETUNREACH, Errno::ENODEV])
 }
 
-/// Refusals that leave a way for every datagram.
+/// Refusals that do not prevent sending.
 fn harmless() -> impl Strategy<Value = Rule> {
     let passing = vec![Errno::EINTR, Errno::ECONNREFUSED, Errno::EAGAIN, Errno::ENOBUFS];
     let full = vec![Errno::EAGAIN, Errno::ENOBUFS, Errno::ENOMEM];
     prop_oneof![
-        (0..HOSTS, stretch_errno()).prop_map(|(to, errno)| Rule::StretchTo(host(to), errno)),
-        (0u32..3, stretch_errno()).prop_map(|(by, errno)| Rule::StretchBy(by, errno)),
-        (1usize..70, stretch_errno()).prop_map(|(most, errno)| Rule::Above(most, errno)),
-        (0..HOSTS, 0usize..1500, stretch_errno()).prop_map(|(to, most, errno)| Rule::Longer(
+        (0..HOSTS, gso_errno()).prop_map(|(to, errno)| Rule::GsoTo(host(to), errno)),
+        (0u32..3, gso_errno()).prop_map(|(by, errno)| Rule::GsoBy(by, errno)),
+        (1usize..70, gso_errno()).prop_map(|(most, errno)| Rule::Above(most, errno)),
+        (0..HOSTS, 0usize..1500, gso_errno()).prop_map(|(to, most, errno)| Rule::Longer(
             host(to),
             most,
             errno
@@ -125,11 +125,11 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         3 => harmless(),
         2 => (any::<u8>(), errno()).prop_map(|(chances, errno)| Rule::Chance(chances % 200, errno)),
         1 => (0usize..40, errno()).prop_map(|(call, errno)| Rule::Call(call, errno)),
-        1 => (0..HOSTS, errno().prop_filter("forever", |errno| *errno != Errno::EINTR))
+        1 => (0..HOSTS, errno().prop_filter("endless calls", |errno| *errno != Errno::EINTR))
             .prop_map(|(to, errno)| Rule::To(host(to), errno)),
         1 => (0usize..2_000).prop_map(|most| Rule::TooLong(most, Errno::EMSGSIZE)),
         1 => (0u64..60, errno())
-            .prop_filter("without an end", |(_, errno)| *errno != Errno::EINTR)
+            .prop_filter("endless calls", |(_, errno)| *errno != Errno::EINTR)
             .prop_map(|(ms, errno)| Rule::Until(Duration::from_millis(ms), errno)),
     ]
 }
@@ -140,16 +140,16 @@ fn batches() -> impl Strategy<Value = Vec<(u64, Vec<Run>)>> {
     vec((pause, vec(run(), 1..6)), 1..4)
 }
 
-/// How many calls the waits and the refusals of so many datagrams may cost.
+/// The maximum number of calls for this number of datagrams, including waits and refusals.
 fn bound(datagrams: usize) -> usize {
-    // Each may be suspected and unpinned, behind as many errors of earlier ones as
-    // are taken for such; the waits are those of a batch.
+    // Each datagram may be retried without GSO and without its source, after the maximum number of
+    // errors of earlier ones. The waits are limited per batch.
     22 + 19 * datagrams
 }
 
 proptest! {
     #[test]
-    fn whatever_is_refused_every_datagram_goes_once_in_order_or_is_told_of(
+    fn each_datagram_is_sent_once_in_order_or_reported(
         (rules, seed, partial) in (vec(any_rule(), 0..5), any::<u64>(), any::<u8>()),
         batches in batches(),
     ) {
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_refused_only_for_now_or_only_as_a_stretch_all_goes(
+    fn all_datagrams_are_sent_after_temporary_and_gso_refusals(
         (rules, seed, partial) in (vec(harmless(), 0..6), any::<u64>(), any::<u8>()),
         batches in batches(),
     ) {
@@ -187,19 +187,19 @@ proptest! {
                 "{failures:?}"
             );
         }
-        let of_stretches = |rule: &Rule| {
+        let concerns_gso = |rule: &Rule| {
             matches!(
                 rule,
-                Rule::StretchTo(..) | Rule::StretchBy(..) | Rule::Above(..) | Rule::Longer(..)
+                Rule::GsoTo(..) | Rule::GsoBy(..) | Rule::Above(..) | Rule::Longer(..)
             )
         };
-        if !rules.iter().any(of_stretches) {
+        if !rules.iter().any(concerns_gso) {
             prop_assert_eq!(offloads.udp_gso.demotions(), 0);
         }
     }
 
     #[test]
-    fn no_error_of_a_receive_loses_or_moves_a_datagram(
+    fn receive_errors_do_not_lose_or_reorder_datagrams(
         answers in vec(prop_oneof![
             2 => (1usize..20).prop_map(Ok),
             1 => errno().prop_map(Err),
@@ -220,18 +220,18 @@ proptest! {
         let mut receiver = UdpReceiver::over(socket.shared.clone(), faulty);
         let bound_socket = socket.shared.socket().unwrap();
         let mut batch = RecvBatch::new(32);
-        let mut came: Vec<Vec<u8>> = Vec::new();
+        let mut arrived: Vec<Vec<u8>> = Vec::new();
         let mut rounds = 0;
         while !receiver.messages.incoming.is_empty() {
             batch.clear();
             socket.shared.apply_gro(&bound_socket, &receiver.messages);
             let received = receiver.receive(&bound_socket, &mut batch, RecvBatch::SLOT);
             prop_assert!(received.is_ok() || batch.is_empty());
-            came.extend(batch.datagrams().map(|(span, _)| batch.get(span).to_vec()));
+            arrived.extend(batch.datagrams().map(|(span, _)| batch.get(span).to_vec()));
             rounds += 1;
             prop_assert!(rounds <= answers.len() + datagrams.len());
         }
-        prop_assert_eq!(came, datagrams);
+        prop_assert_eq!(arrived, datagrams);
         let lacks = (offloads.udp_gro.is_enabled(), offloads.udp_gro.demotions());
         prop_assert_eq!(lacks, if no_gro { (false, 1) } else { (true, 0) });
     }

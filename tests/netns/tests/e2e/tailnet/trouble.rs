@@ -381,6 +381,6 @@ fn invalid_flags_start_nothing_and_a_missing_device_suggests_userspace() {
     }
     node.host.run("mount -t tmpfs none /dev/net");
     let refused = node.restart(url);
-    let reason = "there is no /dev/net/tun; `linerate join --userspace` needs none";
+    let reason = "/dev/net/tun does not exist; `linerate join --userspace` works without it";
     assert!(!refused.ok && refused.stderr.contains(reason), "{refused:?}");
 }
