@@ -73,7 +73,7 @@ pub(crate) struct Up {
     lock: &'static InterfaceLock,
 }
 
-/// What has happened to the interface so far.
+/// The state of the interface during its start.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     /// Addresses and networks of IPv6 are left out.
