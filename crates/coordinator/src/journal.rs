@@ -122,7 +122,7 @@ impl Journal {
     }
 
     /// Moves the changes to the log, after they were stored with this version of the network. Returns whether there
-    /// were any, and the indexes of removed nodes whose removal the log has forgotten.
+    /// were any, and the indexes of removed nodes that no entry of the log refers to anymore.
     pub fn publish(&mut self, version: i64, now: Time) -> (bool, Vec<u32>) {
         self.undo = Undo::default();
         self.log.begin(version, now);

@@ -303,7 +303,7 @@ impl Nodes {
         self.routers.require_choices();
     }
 
-    /// The networks whose primary routers must be chosen again since [`Nodes::require_choices`].
+    /// All networks after [`Nodes::require_choices`], and none after that.
     pub fn take_required_choices(&mut self) -> Vec<IpNet> {
         self.routers.take_required_choices()
     }

@@ -63,7 +63,7 @@ impl Policies {
         self.access.policy()
     }
 
-    /// Compiles a policy for these nodes, at their indexes; `None` if there is no policy.
+    /// Compiles a policy for these nodes, at their indexes. `None` removes the policy.
     pub fn activate(&mut self, policy: Option<(Policy, Nodes)>) {
         self.access = match policy {
             Some((policy, nodes)) => Access::new(policy, nodes),

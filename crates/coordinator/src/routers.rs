@@ -56,7 +56,7 @@ impl Routers {
         self.needs_choices = true;
     }
 
-    /// The networks whose primary routers must be chosen again since [`Routers::require_choices`].
+    /// All networks after [`Routers::require_choices`], and none after that.
     pub fn take_required_choices(&mut self) -> Vec<IpNet> {
         match std::mem::take(&mut self.needs_choices) {
             true => self.networks().collect(),

@@ -1,4 +1,4 @@
-//! Stored objects in memory, each of its own type.
+//! Stored objects in memory, typed by their kind.
 
 use std::fmt;
 
