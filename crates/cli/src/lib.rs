@@ -40,9 +40,12 @@ use process::{
     interface::{self as life, Options},
 };
 use resource_args::ResourceArgs;
-use sys::process::{
-    Fork, Helper, background, close_argument_files, discard_inherited, end_on_broken_pipe, helper,
-    pin_mmap_threshold,
+use sys::{
+    helper_server,
+    process::{
+        Fork, Helper, background, close_argument_files, discard_inherited, end_on_broken_pipe,
+        pin_mmap_threshold,
+    },
 };
 
 /// The folder of configurations that are given by an interface's name.
@@ -250,7 +253,7 @@ pub fn main() -> ExitCode {
         .context("inherited file descriptors and variables");
     if Helper::is_requested(env::args_os()) {
         // It reports errors to the other end.
-        let served = left.and_then(|()| Ok(helper::serve_standard_input()?));
+        let served = left.and_then(|()| Ok(helper_server::serve_standard_input()?));
         return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     pin_mmap_threshold();

@@ -42,6 +42,7 @@ pub mod clock;
 pub mod errno;
 pub mod ethtool;
 mod file_changes;
+pub mod helper_server;
 pub mod keepalive;
 pub mod namespace;
 pub mod netlink;

@@ -16,7 +16,6 @@
 //! sent before the peer reads from the network. All other messages are rejected.
 
 mod messages;
-mod serve;
 
 use std::{
     ffi::OsString,
@@ -33,14 +32,13 @@ use ipnet::IpNet;
 
 use crate::{channel, errno::Errno, netlink::Rule};
 pub use messages::{Command, Entry, Job, MAX_ENTRIES, MAX_MESSAGE, Message};
-pub use serve::serve_standard_input;
 
 /// `argv[0]` of a helper.
-const NAME: &str = "linerate-helper";
+pub(crate) const NAME: &str = "linerate-helper";
 /// The running program, even if its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 /// The error after the helper has exited.
-const GONE: &str = "the helper process has exited: restart the interface and try again";
+pub(crate) const GONE: &str = "the helper process has exited: restart the interface and try again";
 
 /// The channel to a helper, which exits when this is dropped.
 #[derive(Debug)]
@@ -65,7 +63,7 @@ impl Helper {
         Self::assign(ours, job)
     }
 
-    fn assign(channel: OwnedFd, job: &Job) -> io::Result<Self> {
+    pub(crate) fn assign(channel: OwnedFd, job: &Job) -> io::Result<Self> {
         let this = Self { channel: Mutex::new(channel) };
         this.request(&job.encode()?, None)?;
         Ok(this)
@@ -144,11 +142,11 @@ impl Helper {
         self.run(Command::Remove, None).map(drop)
     }
 
-    fn run(&self, command: Command, fd: Option<BorrowedFd<'_>>) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn run(&self, command: Command, fd: Option<BorrowedFd<'_>>) -> io::Result<Option<OwnedFd>> {
         self.request(&command.encode(), fd)
     }
 
-    fn request(&self, message: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn request(&self, message: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Option<OwnedFd>> {
         let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, GONE);
         let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         channel::send(channel.as_fd(), message, fd).map_err(gone)?;
@@ -163,6 +161,3 @@ impl Helper {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,4 @@
-//! The helper process.
+//! The helper process: the other end of [`Helper`](crate::process::Helper).
 
 use std::{
     ffi::OsString,
@@ -19,13 +19,14 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::messages::{Command, Entry, Job, MAX_MESSAGE, Message};
 use crate::{
     channel,
     errno::errno,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route, Rule},
     process::{
-        RetainedCapabilities, Signals, harden, owns, release_code, retain_capabilities,
+        RetainedCapabilities, Signals, harden,
+        helper::{self, Command, Entry, Job, MAX_MESSAGE, Message},
+        owns, release_code, retain_capabilities,
         sandbox::{AccessRules, confine_files, confine_helper},
         set_process_name,
     },
@@ -39,12 +40,12 @@ use crate::{
 pub fn serve_standard_input() -> io::Result<()> {
     let _signals = Signals::block()?;
     harden()?;
-    set_process_name(super::NAME)?;
+    set_process_name(helper::NAME)?;
     serve(io::stdin().as_fd())
 }
 
 /// Receives the job, confines this process, and executes commands.
-pub(super) fn serve(channel: BorrowedFd<'_>) -> io::Result<()> {
+fn serve(channel: BorrowedFd<'_>) -> io::Result<()> {
     let mut buffer = vec![0; MAX_MESSAGE];
     let (length, _) = channel::receive(channel, &mut buffer)?;
     let job = Job::parse(&buffer[..length]).ok_or_else(|| ErrorKind::InvalidData.into());
@@ -274,3 +275,6 @@ sockopt_impl!(
     libc::SO_PROTOCOL,
     libc::c_int
 );
+
+#[cfg(test)]
+mod tests;

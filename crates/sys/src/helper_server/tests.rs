@@ -11,6 +11,7 @@ use super::*;
 use crate::{
     BindError, Tun, UdpSocket,
     netlink::{Family, MAIN_TABLE, Route},
+    process::{Helper, helper::GONE},
     testing::{forked, in_namespace, skip},
 };
 
@@ -29,7 +30,7 @@ fn helper(job: &Job) -> (io::Result<Helper>, Pid) {
     let ours = std::cell::Cell::new(Some(ours));
     let child = forked(|| {
         drop(ours.take());
-        let _ = serve::serve(theirs.as_fd());
+        let _ = serve(theirs.as_fd());
     });
     drop(theirs);
     (Helper::assign(ours.take().unwrap(), job), child)
