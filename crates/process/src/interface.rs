@@ -191,17 +191,17 @@ fn lock(name: &str) -> anyhow::Result<&'static InterfaceLock> {
     let lock = InterfaceLock::wait(name)?.ok_or_else(|| explain(name, TunError::Busy))?;
     // An interface that a process uses without the lock is not touched, nor is its undo log. A
     // persistent interface without a process can be attached to; it remains when it is released.
-    if Netlink::open()?.link_by_name(name)?.is_some() {
-        attach(name).map_err(|error| explain(name, error))?;
+    if let Some(link) = Netlink::open()?.link_by_name(name)? {
+        attach(name, link.is_tun).map_err(|error| explain(name, error))?;
     }
     Ok(Box::leak(Box::new(lock)))
 }
 
-/// Attaches to an interface for a moment. Waits for the interface of an ended process, unless a running
+/// Attaches to an interface for a moment. Waits for the TUN device of an ended process, unless a running
 /// process serves it.
-fn attach(name: &str) -> Result<(), TunError> {
+fn attach(name: &str, is_tun: bool) -> Result<(), TunError> {
     let is_ending = |error: &TunError| {
-        matches!(error, TunError::Busy) && UnixStream::connect(find_socket(name)).is_err()
+        is_tun && matches!(error, TunError::Busy) && UnixStream::connect(find_socket(name)).is_err()
     };
     let create = || Tun::create(name, DEFAULT_MTU, &Arc::default()).map(drop);
     closing::retry(name, is_ending, create)

@@ -142,11 +142,19 @@ impl Helper {
         self.run(Command::Remove, None).map(drop)
     }
 
-    pub(crate) fn run(&self, command: Command, fd: Option<BorrowedFd<'_>>) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn run(
+        &self,
+        command: Command,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Option<OwnedFd>> {
         self.request(&command.encode(), fd)
     }
 
-    pub(crate) fn request(&self, message: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn request(
+        &self,
+        message: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Option<OwnedFd>> {
         let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, GONE);
         let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         channel::send(channel.as_fd(), message, fd).map_err(gone)?;

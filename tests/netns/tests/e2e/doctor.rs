@@ -316,7 +316,7 @@ fn deleted_rules_and_name_servers_are_restored_and_reported_while_missing() {
     });
     assert!(found[0].0.ends_with(": 101 of IPv4"), "{found:?}");
     let unknown = report["unknown"].to_string();
-    assert!(unknown.contains(&format!("what `up` did for {INTERFACE}: nft: ")), "{unknown}");
+    assert!(unknown.contains(&format!("the changes by `up` for {INTERFACE}: nft: ")), "{unknown}");
     left.run(format!("rm {nft}"));
     netns::eventually("the rule is put back again", PATIENCE, || rules() == before);
     assert_eq!(undone(&doctor(&left, INTERFACE).1), []);

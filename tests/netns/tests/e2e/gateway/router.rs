@@ -233,7 +233,7 @@ fn a_router_warns_about_devices_without_udp_gro_forwarding() {
         host.read(log)
     };
     let offered = output("OfferRoutes = 10.12.0.0/24");
-    assert!(offered.contains("datagram by datagram from eth1, whose"), "{offered}");
+    assert!(offered.contains("from eth1 is forwarded datagram by datagram"), "{offered}");
     host.run("ethtool -K eth1 rx-udp-gro-forwarding on");
     let offered = output("OfferRoutes = 10.12.0.0/24");
     assert!(offered.contains("sandbox") && !offered.contains("datagram by datagram"), "{offered}");

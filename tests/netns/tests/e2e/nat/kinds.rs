@@ -53,6 +53,6 @@ fn a_node_detects_the_kind_of_its_nat() {
     eventually("it explains why it is relayed", PATIENCE, || {
         symmetric.reaches(&restricted, Family::V4);
         let why = symmetric.attempt(&format!("why {}", restricted.addresses.of(Family::V4))).stdout;
-        why.contains("not direct: none of its addresses answers; the NAT here is symmetric")
+        why.contains("not direct: none of its endpoints answers; the NAT here is symmetric")
     });
 }

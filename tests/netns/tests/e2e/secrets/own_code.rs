@@ -8,9 +8,9 @@ use netns::{Host, Implementation};
 
 /// Prefixes of the functions' names, for each of our crates and for graviola.
 const OWN: [&[&str]; 3] = [
-    &["aead::group::", "aead::avx2::", "aead::avx512::"],
-    &["x25519::avx512::", "graviola::"],
-    &["blake2s::avx512::"],
+    &["crypto::aead::group::", "crypto::aead::avx2::", "crypto::aead::avx512::"],
+    &["crypto::x25519::avx512::", "graviola::"],
+    &["crypto::blake2s::avx512::"],
 ];
 /// These only detect features of the processor.
 const HARMLESS: [&str; 3] = ["::new", "::is_available", "cpu::"];

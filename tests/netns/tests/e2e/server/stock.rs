@@ -166,8 +166,8 @@ fn unsupported_features_are_refused_promptly_with_a_message() {
     let World { client, tailnet, .. } = &world;
     for (command, words) in [
         ("cert client.rig.test", "does not support getting TLS certs"),
-        ("serve --bg 3000", "no certificates for HTTPS"),
-        ("funnel --bg 3000", "no Funnel"),
+        ("serve --bg 3000", "does not support certificates for HTTPS"),
+        ("funnel --bg 3000", "does not support Funnel"),
         ("drive share x /run/rig", "not enabled"),
     ] {
         let output = client.tailscale(command);

@@ -25,7 +25,7 @@ fn up_and_down_wait_for_the_hooks_of_an_interface_with_a_killed_peer() {
             "rm -f {report}; (setsid {program} {next} {file} 2>{report}.new; echo status $? >>{report}.new; \
              mv {report}.new {report}) >/dev/null 2>&1 &"
         ));
-        let waits = || world.left.attempt("grep 'waiting for that' /run/rig/told*").ok;
+        let waits = || world.left.attempt("grep ': waiting' /run/rig/told*").ok;
         let ended = || world.left.has(report);
         eventually("it reports that it waits, or ends", PATIENCE, || waits() || ended());
         assert!(!ended(), "{next} did not wait: {}", world.left.read(report));
@@ -69,7 +69,7 @@ fn a_hook_that_would_wait_for_itself_is_refused() {
 #[test]
 fn an_interface_without_a_process_is_used_and_one_with_a_process_refused() {
     let world = world();
-    let hint = "`linerate down wg0` or `ip link delete wg0` ends what holds it";
+    let hint = "remove it with `linerate down wg0` or `ip link delete wg0`";
     let file = world.conf("PreUp = touch /run/rig/pre-up", "10.9.0.0/24");
     world.left.run(format!("ip link add {INTERFACE} type veth peer name other0"));
     let refused = world.linerate("up", &file);
