@@ -16,33 +16,31 @@
 mod applied;
 mod check_tasks;
 mod clock;
-mod commands;
 pub mod control;
+mod coordinator;
 mod core;
 pub mod derp;
 pub mod dns;
 mod host;
 mod line;
 pub mod local_api;
-mod login;
 mod machine;
 mod mesh;
 mod nat64_lookup;
 mod portmap;
 mod problems;
 mod programs;
-mod relay_logins;
 mod relay_process;
+mod relays;
 pub mod roots;
 mod run;
 mod saved;
 mod state_folder;
-mod status;
 mod this_node;
 mod throttle;
 mod tka;
 mod tunnel_pings;
-mod why;
+mod view;
 
 use std::{os::fd::OwnedFd, path::PathBuf};
 

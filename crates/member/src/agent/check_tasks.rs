@@ -7,8 +7,7 @@ use tailnet::nat64::Prefix;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{
-    commands::RelayCommands, control::dial, derp, nat64_lookup::discover_with_retries,
-    portmap::Router,
+    control::dial, derp, nat64_lookup::discover_with_retries, portmap::Router, relays::Relays,
 };
 
 /// The most look-ups at once: each uses a thread with a stack of 2 MiB.
@@ -58,7 +57,7 @@ impl CheckTasks {
     }
 
     /// Measures the latency of a region over TCP.
-    pub async fn measure(&self, region: u16, relays: &RelayCommands) {
+    pub async fn measure(&self, region: u16, relays: &Relays) {
         let (reply, measured) = oneshot::channel();
         relays.send(derp::Command::Measure { region, reply }).await;
         let results = self.results.clone();

@@ -1,10 +1,22 @@
-//! State and decisions of the agent, without sockets. [`Agent::handle`] takes an event and the
-//! time. The effects go to queues, which other tasks send.
+//! The agent's router, without sockets: [`Agent::handle`] gives each event to its owner, and
+//! applies what the owner returns.
+//!
+//! ```text
+//!   data plane ──┐            ┌── ThisNode: key, preferences, map, files
+//!   steward ─────┤            ├── Coordinator: login, session, tailnet lock
+//!   relays ──────┤            ├── Mesh: paths, endpoints, home relay
+//!   coordinator ─┼──► Agent ──┼── AppliedSettings: what follows from map and preferences
+//!   programs ────┤            ├── Machine, Host: addresses; routes, resolvers, DNS server
+//!   check tasks ─┤            ├── RelayProcess, TunnelPings, Programs
+//!   clock ───────┘            `── Problems
+//! ```
+//!
+//! The effects go to queues, which other tasks send.
 
 #[cfg(test)]
 mod tests;
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::IpAddr, ops::Range, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use sys::process::release_heap;
@@ -13,34 +25,37 @@ use tailnet::{
         FromSteward, PeerEvent, ToAgent, ToDataPlane, ToSteward,
         peer_relay::{FromRelayServer, ToRelayServer},
     },
-    keys::MachineKey,
-    messages::MapResponse,
+    local::{PingKind, PingResult, StartOptions},
+    map::Changes,
+    messages::DerpRegion,
+    prefs::Prefs,
 };
 use tokio::sync::mpsc;
+use zeroize::Zeroizing;
 
 use super::{
     applied::{AppliedSettings, Surroundings},
     check_tasks::{CheckResult, CheckTasks},
     clock::Clock,
-    commands::RelayCommands,
     control::{self, dial::SocketHook},
+    coordinator::{self, Connect, Coordinator, EXPIRED, Effect, Notification, is_page},
     derp,
     host::Host,
     line::LineSender,
-    local_api::{Request, Writers},
-    login::{EXPIRED, Login, is_page},
+    local_api::{ApiError, Reply, Request, Writers},
     machine::Machine,
     mesh::{self, Mesh},
     portmap::PortMapping,
     problems::Problems,
     programs::Programs,
-    relay_logins::RelayLogins,
     relay_process::RelayProcess,
+    relays::Relays,
     roots::Roots,
     state_folder::StateFolder,
     this_node::ThisNode,
     tka::Tka,
-    tunnel_pings::{self, TunnelPings},
+    tunnel_pings::{self, PingRequester, TunnelPings},
+    view::View,
 };
 
 /// A delay of a timer that indicates a stall of this process, for example while it reads a large
@@ -50,30 +65,21 @@ const STALL: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(30);
 
 /// The state of the agent.
 pub(super) struct Agent {
-    pub state: StateFolder,
-    pub machine_key: MachineKey,
-    pub roots: Roots,
-    pub hook: Option<SocketHook>,
-    pub plane: LineSender<ToDataPlane>,
-    pub relays: RelayCommands,
-    relay_logins: RelayLogins,
+    node: ThisNode,
+    coordinator: Coordinator,
+    mesh: Mesh,
+    applied: AppliedSettings,
+    machine: Machine,
+    host: Host,
+    relay_process: RelayProcess,
+    programs: Programs,
+    tunnel_pings: TunnelPings,
+    problems: Problems,
+    plane: LineSender<ToDataPlane>,
+    relays: Relays,
     check_tasks: CheckTasks,
-    pub relay_process: RelayProcess,
-    pub control_events: mpsc::Sender<(u32, control::Event)>,
-    pub start_session_task: Box<Connect>,
-    pub node: ThisNode,
-    pub login: Login,
-    pub tka: Tka,
-    pub mesh: Mesh,
-    pub programs: Programs,
-    pub tunnel_pings: TunnelPings,
-    pub applied: AppliedSettings,
-    pub problems: Problems,
-    pub machine: Machine,
-    pub host: Host,
-    pub writers: Arc<Writers>,
     /// The time of the last event.
-    pub clock: Clock,
+    clock: Clock,
 }
 
 /// The parts of a new agent.
@@ -83,9 +89,7 @@ pub(super) struct Parts {
     pub state: StateFolder,
     pub roots: Roots,
     pub hook: Option<SocketHook>,
-    pub plane: LineSender<ToDataPlane>,
-    pub steward: Option<LineSender<ToSteward>>,
-    pub relay_server: Option<LineSender<ToRelayServer>>,
+    pub lines: Lines,
     pub relays: mpsc::Sender<derp::Command>,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
     /// Receives the results of network checks.
@@ -98,8 +102,12 @@ pub(super) struct Parts {
     pub clock: Clock,
 }
 
-pub(super) type Connect =
-    dyn Fn(control::Settings, mpsc::Receiver<control::Command>, mpsc::Sender<control::Event>);
+/// Senders to the other processes of this node.
+pub(super) struct Lines {
+    pub plane: LineSender<ToDataPlane>,
+    pub steward: Option<LineSender<ToSteward>>,
+    pub relay_server: Option<LineSender<ToRelayServer>>,
+}
 
 /// Events.
 pub(super) enum Input {
@@ -122,38 +130,34 @@ impl Agent {
     /// # Errors
     /// Its keys cannot be read or created.
     pub fn new(parts: Parts) -> anyhow::Result<Self> {
-        let machine_key = parts.state.machine_key()?;
-        let mesh = Mesh::new(parts.state.disco_key()?, parts.port_mapping);
-        let node = ThisNode::new(parts.state.clone());
-        let tka = Tka::new(&parts.state, &node.prefs().control_url)?;
+        let Parts { has_interface, state, roots, hook, lines, .. } = parts;
+        let machine_key = state.machine_key()?;
+        let mesh = Mesh::new(state.disco_key()?, parts.port_mapping);
+        let node = ThisNode::new(state.clone());
+        let tka = Tka::new(state, &node.prefs().control_url)?;
         let mut problems = Problems::default();
-        if let Some(problem) = parts.roots.problem() {
+        if let Some(problem) = roots.problem() {
             tracing::warn!("{problem}");
             problems.set("certificates", problem);
         }
+        let host = Host::new(lines.steward, hook.clone());
+        let (events, connect) = (parts.control_events, parts.connect);
+        let session =
+            coordinator::SessionParts { machine_key, roots, hook, has_interface, events, connect };
         Ok(Self {
-            state: parts.state,
-            machine_key,
-            roots: parts.roots,
-            host: Host::new(parts.steward, parts.hook.clone()),
-            hook: parts.hook,
-            plane: parts.plane,
-            relays: RelayCommands::new(parts.relays),
-            relay_logins: RelayLogins::new(),
-            check_tasks: CheckTasks::new(parts.check_results),
-            relay_process: RelayProcess::new(parts.relay_server),
-            control_events: parts.control_events,
-            start_session_task: parts.connect,
             node,
-            login: Login::default(),
-            tka,
+            coordinator: Coordinator::new(session, tka),
             mesh,
-            programs: Programs::default(),
-            tunnel_pings: TunnelPings::default(),
-            applied: AppliedSettings::new(parts.has_interface, parts.address_ranges),
-            problems,
+            applied: AppliedSettings::new(has_interface, parts.address_ranges),
             machine: parts.machine,
-            writers: parts.writers,
+            host,
+            relay_process: RelayProcess::new(lines.relay_server),
+            programs: Programs::new(parts.writers),
+            tunnel_pings: TunnelPings::default(),
+            problems,
+            plane: lines.plane,
+            relays: Relays::new(parts.relays),
+            check_tasks: CheckTasks::new(parts.check_results),
             clock: parts.clock,
         })
     }
@@ -183,17 +187,20 @@ impl Agent {
             Input::Plane(message) => self.handle_plane(message).await,
             Input::Steward(message) => self.handle_steward(message),
             Input::StewardEnded => self.host.handle_steward_ended(&mut self.problems),
-            Input::RelayServer(message) => {
-                let is_enabled = self.applied.settings().host.relay_server.is_some();
-                let (local, problems) = (self.mesh.network().local(), &mut self.problems);
-                let response =
-                    self.relay_process.handle_message(message, is_enabled, local, problems);
-                response.into_iter().for_each(|message| self.mesh.send(message));
-            }
+            Input::RelayServer(message) => self.handle_relay_server(message),
             Input::RelayServerEnded => self.relay_process.stop(),
-            Input::Control(session, event) => self.handle_control(session, event),
+            Input::Control(session, event) => {
+                self.coordinate(|coordinator, context| {
+                    coordinator.handle_event(session, event, context);
+                });
+                self.publish_state();
+            }
             Input::Relays(event) => self.handle_relays(event),
-            Input::Request(request) => self.answer(request),
+            Input::Request(request) => {
+                if let Some(change) = self.view().answer(request) {
+                    self.handle_change(change);
+                }
+            }
             Input::CheckResult(result) => {
                 self.relay_process.handle_check_result(&result);
                 self.mesh.handle_check_result(result, clock.now);
@@ -215,7 +222,7 @@ impl Agent {
         let all = [
             self.mesh.poll_timeout(),
             self.programs.poll_timeout(),
-            self.tka.poll_timeout(),
+            self.coordinator.poll_timeout(),
             self.relay_process.poll_timeout(),
             self.tunnel_pings.poll_timeout(),
             self.node.poll_timeout(),
@@ -240,9 +247,7 @@ impl Agent {
             self.apply_settings();
             self.publish_state();
         }
-        if self.tka.poll_timeout().is_some_and(|at| at <= now) {
-            self.sync_tka();
-        }
+        self.coordinate(Coordinator::handle_timeout);
     }
 
     async fn handle_plane(&mut self, message: ToAgent) {
@@ -250,17 +255,17 @@ impl Agent {
         if !self.node.is_described() && !matches!(message, ToAgent::Hello { .. }) {
             return;
         }
+        let now = self.clock.now;
         match message {
             ToAgent::Hello { node_key, port, index, .. } => {
                 self.node.describe(node_key, port, index);
                 self.begin();
             }
             ToAgent::Datagrams(datagrams) => {
-                let now = self.clock.now;
                 datagrams.into_iter().for_each(|one| self.mesh.handle_datagram(one, now));
             }
             ToAgent::ToRelay { region, to, bytes, segment } => {
-                self.mesh.handle_relay_sent(to, bytes.len(), self.clock.now);
+                self.mesh.handle_relay_sent(to, bytes.len(), now);
                 let (bytes, segment) = (bytes.into(), segment as usize);
                 let bundled = self.mesh.takes_bundles(&to);
                 let send = derp::Command::Send { region, to, bytes, segment, bundled };
@@ -268,33 +273,29 @@ impl Agent {
                 // datagrams.
                 self.relays.send(send).await;
             }
-            ToAgent::Event(event) => {
-                let now = self.clock.now;
-                match event {
-                    PeerEvent::HandshakeDone(peer) => self.mesh.handle_handshake_done(peer, now),
-                    PeerEvent::NewPath { .. } => {}
-                    PeerEvent::Stale(peer) => self.mesh.handle_stale(peer, now),
-                    PeerEvent::SessionNeeded(peer) => self.mesh.handle_wanted(peer, now),
-                }
-            }
+            ToAgent::Event(event) => match event {
+                PeerEvent::HandshakeDone(peer) => self.mesh.handle_handshake_done(peer, now),
+                PeerEvent::NewPath { .. } => {}
+                PeerEvent::Stale(peer) => self.mesh.handle_stale(peer, now),
+                PeerEvent::SessionNeeded(peer) => self.mesh.handle_wanted(peer, now),
+            },
             ToAgent::Activity(active) => {
-                let now = self.clock.now;
                 if self.mesh.handle_activity(active, now) {
                     self.apply_settings();
                 }
             }
-            ToAgent::Login { id, sealed } => self.relay_logins.finish(id, sealed),
-            ToAgent::Candidate(key) => self.log_in_with(key),
-            ToAgent::NetworkChanged => self.machine.request_check(self.clock.now),
+            ToAgent::Login { id, sealed } => self.relays.finish_login(id, sealed),
+            ToAgent::Candidate(key) => self.coordinator.handle_candidate(key, &self.node),
+            ToAgent::NetworkChanged => self.machine.request_check(now),
             ToAgent::SocketsOpened { number, count } => {
-                self.mesh.handle_opened(number, count, self.clock.now)
+                self.mesh.handle_opened(number, count, now);
             }
             ToAgent::Port(port) => {
                 self.node.set_port(port);
                 self.network_changed();
             }
             ToAgent::TunnelPong(pong) => {
-                let output = self.tunnel_pings.handle_pong(&pong, self.clock.now);
+                let output = self.tunnel_pings.handle_pong(&pong, now);
                 self.apply_ping_output(output);
             }
         }
@@ -310,8 +311,10 @@ impl Agent {
         self.find_endpoints();
         self.set_operator();
         self.apply_settings();
-        self.sync_tka();
-        self.connect();
+        self.coordinate(|coordinator, context| {
+            coordinator.sync_tka(context);
+            coordinator.connect(context);
+        });
         self.publish_state();
     }
 
@@ -324,10 +327,17 @@ impl Agent {
         }
     }
 
+    fn handle_relay_server(&mut self, message: FromRelayServer) {
+        let is_enabled = self.applied.settings().host.relay_server.is_some();
+        let (local, problems) = (self.mesh.network().local(), &mut self.problems);
+        let response = self.relay_process.handle_message(message, is_enabled, local, problems);
+        response.into_iter().for_each(|message| self.mesh.send(message));
+    }
+
     fn handle_relays(&mut self, event: derp::Event) {
+        let now = self.clock.now;
         match event {
             derp::Event::Received { region, datagrams } => {
-                let now = self.clock.now;
                 self.mesh.handle_relay_frame(region, now);
                 let relayed = self.mesh.handle_relayed(region, datagrams, now);
                 if !relayed.wireguard.is_empty() {
@@ -342,17 +352,17 @@ impl Agent {
                 self.problems.clear("relay");
                 // The reported health was that of the previous connection.
                 self.problems.clear("relay health");
-                self.mesh.handle_relay_up(region, self.clock.now);
+                self.mesh.handle_relay_up(region, now);
             }
             derp::Event::Disconnected { region, was_up, why } => {
                 tracing::info!(region, why, "relay");
-                self.mesh.handle_relay_down(region, was_up, self.clock.now);
+                self.mesh.handle_relay_down(region, was_up, now);
                 if self.mesh.network().home() == Some(region) {
                     self.problems.set("relay", format!("the home relay does not answer: {why}"));
                 }
             }
             derp::Event::PeerGone { region, peer, .. } => {
-                self.mesh.handle_peer_gone(region, peer, self.clock.now);
+                self.mesh.handle_peer_gone(region, peer, now);
             }
             derp::Event::Health { region, text } if text.is_empty() => {
                 tracing::debug!(region, "the relay has recovered");
@@ -362,23 +372,162 @@ impl Agent {
                 self.problems.set("relay health", format!("the relay reports: {text}"));
             }
             derp::Event::Login { server, reply, .. } => {
-                let id = self.relay_logins.begin(reply);
+                let id = self.relays.begin_login(reply);
                 self.plane.send(ToDataPlane::Login { id, server });
             }
         }
     }
 
-    /// Handles a map or a change of it.
-    pub fn handle_map(&mut self, map: MapResponse, is_first: bool) {
-        let is_map = !map.keep_alive;
-        let changes = self.node.apply_map(map, is_first, self.clock);
+    fn view(&self) -> View<'_> {
+        View {
+            node: &self.node,
+            coordinator: &self.coordinator,
+            mesh: &self.mesh,
+            applied: &self.applied,
+            problems: &self.problems,
+            clock: self.clock,
+        }
+    }
+
+    /// Handles a request that changes something. Programs may be gone.
+    fn handle_change(&mut self, request: Request) {
+        match request {
+            Request::EditPrefs { edits, reply } => {
+                let edited = self.node.prefs().edited(&edits).map_err(ApiError::from);
+                let edited = edited.and_then(|prefs| self.set_prefs(prefs));
+                let _ = reply.send(edited.map(|()| Box::new(self.node.prefs().clone())));
+            }
+            Request::Start { options, reply } => drop(reply.send(self.start(options))),
+            Request::LoginInteractive { reply } => {
+                let _ = reply.send(Ok(()));
+                self.coordinate(Coordinator::log_in_interactively);
+            }
+            Request::Logout { reply } => {
+                self.coordinate(|coordinator, context| coordinator.logout(reply, context));
+                self.publish_state();
+            }
+            Request::Ping { ip, kind, reply, .. } => self.ping(ip, kind, reply),
+            Request::Tka { command, reply } => {
+                self.coordinator.begin_tka_command(*command, reply, self.node.key());
+            }
+            Request::Watch { mask, watcher } => {
+                let first = self.view().first_notification(mask);
+                self.programs.watch(watcher, &first, mask);
+            }
+            // The view answers all others.
+            _ => {}
+        }
+    }
+
+    /// Replaces the preferences.
+    fn set_prefs(&mut self, prefs: Prefs) -> Result<(), ApiError> {
+        let prefs = self.node.completed_prefs(prefs)?;
+        if let Err(error) = self.node.set_prefs(prefs, &mut self.problems) {
+            return Err(ApiError::failed(format!("settings cannot be saved: {error}")));
+        }
+        self.set_operator();
+        self.apply_settings();
+        self.coordinate(Coordinator::connect);
+        self.announce();
+        self.programs.prefs_changed(self.node.prefs());
+        self.publish_state();
+        Ok(())
+    }
+
+    fn start(&mut self, options: StartOptions) -> Result<(), ApiError> {
+        let login = self.node.prefs().login.clone();
+        if let Some(prefs) = options.update_prefs {
+            self.set_prefs(Prefs { login, ..*prefs })?;
+        }
+        let key = options.auth_key.text();
+        let key = (!key.is_empty()).then(|| Zeroizing::new(key.to_owned()));
+        self.coordinate(|coordinator, context| coordinator.start(key, context));
+        self.publish_state();
+        Ok(())
+    }
+
+    fn ping(&mut self, ip: IpAddr, kind: PingKind, reply: Reply<PingResult>) {
+        let (key, waiting) = match self.node.ping_target(ip) {
+            Ok(peer) => peer,
+            Err(result) => {
+                let _ = reply.send(Ok(*result));
+                return;
+            }
+        };
+        let now = self.clock.now;
+        if kind == PingKind::Tsmp {
+            let requester = PingRequester::Program(reply);
+            let output = self.tunnel_pings.ping(&self.node, ip, waiting, requester, now);
+            return self.apply_ping_output(output);
+        }
+        let regions = self.node.map().derp_map().regions.iter().flatten();
+        let code = |(id, region): (&u16, &Option<DerpRegion>)| {
+            Some((*id, region.as_ref()?.region_code.clone()))
+        };
+        let regions: HashMap<u16, String> = regions.filter_map(code).collect();
+        self.programs.add_ping(key, waiting, regions, reply, now);
+    }
+
+    /// Grants the operator write access, in addition to root.
+    fn set_operator(&mut self) {
+        let problem = self.programs.set_operator(&self.node.prefs().operator_user);
+        self.problems.update("operator", problem);
+    }
+
+    /// Notifies programs of the state, if it changed.
+    fn publish_state(&mut self) {
+        let state = self.coordinator.node_state(&self.node, self.clock.wall);
+        self.programs.set_state(state);
+    }
+
+    /// Gives the coordinator's owner an event, and applies the effects.
+    fn coordinate(&mut self, event: impl FnOnce(&mut Coordinator, &mut coordinator::Context<'_>)) {
+        let mut context = coordinator::Context {
+            node: &mut self.node,
+            mesh: &self.mesh,
+            problems: &mut self.problems,
+            clock: self.clock,
+            effects: Vec::new(),
+        };
+        event(&mut self.coordinator, &mut context);
+        for effect in context.effects {
+            self.apply_effect(effect);
+        }
+    }
+
+    fn apply_effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Plane(message) => self.plane.send(message),
+            Effect::KeyChanged => {
+                self.plane.send(ToDataPlane::UseCandidate(self.node.key()));
+                self.mesh.set_own_key(self.node.key(), self.clock.now);
+                self.relays.key_changed();
+                // Handshakes of peers used another key.
+                self.applied.reset();
+                self.apply_settings();
+            }
+            Effect::MapChanged(changes) => self.handle_map_changes(&changes),
+            Effect::Apply => self.apply_settings(),
+            Effect::Ping(ping) => {
+                let output = self.tunnel_pings.handle_request(&self.node, ping, self.clock.now);
+                self.apply_ping_output(output);
+            }
+            Effect::Notify(notification) => match notification {
+                Notification::LoginPage(page) => self.programs.login_page(&page),
+                Notification::LoginFinished => self.programs.login_finished(self.node.prefs()),
+                Notification::LoginFailed(why) => self.programs.login_failed(&why),
+                Notification::Unreachable(why) => self.programs.log_unreachable(&why),
+                Notification::PrefsChanged => self.programs.prefs_changed(self.node.prefs()),
+            },
+        }
+    }
+
+    fn handle_map_changes(&mut self, changes: &Changes) {
         for bad in &changes.bad {
             tracing::warn!("the coordinator sent an invalid record: {bad}");
         }
-        match changes.bad.first() {
-            Some(bad) => drop(self.problems.set("map", format!("ignored: {bad}"))),
-            None => self.problems.clear("map"),
-        }
+        let problem = changes.bad.first().map(|bad| format!("ignored: {bad}"));
+        self.problems.update("map", problem);
         if is_page(&changes.page) {
             self.programs.login_page(&changes.page);
         }
@@ -390,30 +539,21 @@ impl Agent {
         {
             self.programs.node_changed(node);
         }
-        if changes.settings {
-            self.settle();
-        }
-        if is_map {
-            self.sync_tka();
+        // Applied at once, or after a delay if other changes came shortly before.
+        if changes.settings && self.applied.request(self.clock.now) {
+            self.apply_settings();
         }
         self.publish_state();
     }
 
-    /// Updates the settings from the map: at once, or after a delay if others came shortly before.
-    fn settle(&mut self) {
-        if self.applied.request(self.clock.now) {
-            self.apply_settings();
-        }
-    }
-
     /// Applies map and preferences to the data plane, the paths, the host and the names.
-    pub fn apply_settings(&mut self) {
+    fn apply_settings(&mut self) {
         let (node, now) = (&self.node, self.clock.now);
         let around = Surroundings {
-            tka: self.tka.trust(),
+            tka: self.coordinator.tka().trust(),
             connected: &self.machine.connected_networks(node.interface()),
             resolvers: self.host.resolvers(),
-            has_new_map: self.login.has_map,
+            has_new_map: self.coordinator.has_map(),
             previous_until: self.mesh.previous_agent_until(),
         };
         let update = self.applied.update(node, around, self.clock);
@@ -449,8 +589,19 @@ impl Agent {
         release_heap();
     }
 
+    fn announce(&mut self) {
+        self.coordinator.announce(&self.node, &self.mesh);
+    }
+
+    fn relays_changed(&mut self) {
+        let (map, scope) = (self.node.map().derp_map(), self.node.scope());
+        self.relays.set_map(map.clone(), scope);
+        self.mesh.set_relays(map, scope, self.clock.now);
+        self.relay_process.set_relays(map, scope);
+    }
+
     /// Compares addresses and default routes, because the routes of this node change as well.
-    pub fn network_changed(&mut self) {
+    fn network_changed(&mut self) {
         self.mesh.network().port_mapping().check();
         let now = self.clock.now;
         let found = self.machine.endpoints(self.node.interface(), self.node.port());
@@ -459,7 +610,7 @@ impl Agent {
             return;
         }
         self.relays.network_changed();
-        self.reconnect();
+        self.coordinator.reconnect();
         self.mesh.handle_network_change(now);
         self.apply_settings();
     }
@@ -470,23 +621,6 @@ impl Agent {
         self.mesh.set_local(found, self.clock.now);
     }
 
-    fn relays_changed(&mut self) {
-        let scope = self.node.scope();
-        self.relays.set_map(self.node.map().derp_map().clone(), scope);
-        self.mesh.set_relays(self.node.map().derp_map(), scope, self.clock.now);
-        self.relay_process.set_relays(self.node.map().derp_map(), scope);
-    }
-
-    /// Grants the operator write access, in addition to root.
-    pub fn set_operator(&mut self) {
-        let name = &self.node.prefs().operator_user;
-        let number = (!name.is_empty()).then(|| sys::process::user_id(name)).flatten();
-        self.writers.set_operator(number);
-        let is_unknown = number.is_none() && !name.is_empty();
-        let problem = || format!("the operator {name:?} is not a user of this machine");
-        self.problems.update("operator", is_unknown.then(problem));
-    }
-
     async fn flush(&mut self) {
         let now = self.clock.now;
         self.programs.send_pings(|peer| self.mesh.ping(peer, now));
@@ -494,19 +628,7 @@ impl Agent {
             self.apply_mesh_output(output).await;
         }
         self.relays.flush().await;
-        self.login.flush().await;
-    }
-
-    pub fn apply_ping_output(&mut self, output: Option<tunnel_pings::Output>) {
-        match output {
-            Some(tunnel_pings::Output::Ping(ping)) => {
-                self.plane.send(ToDataPlane::TunnelPing(ping));
-            }
-            Some(tunnel_pings::Output::Answer { url, over_noise, body }) => {
-                self.answer_ping(url, over_noise, body);
-            }
-            None => {}
-        }
+        self.coordinator.flush().await;
     }
 
     async fn apply_mesh_output(&mut self, output: mesh::Output) {
@@ -528,6 +650,18 @@ impl Agent {
             }
             mesh::Output::FindEndpoints => self.find_endpoints(),
             mesh::Output::Announce => self.announce(),
+        }
+    }
+
+    fn apply_ping_output(&mut self, output: Option<tunnel_pings::Output>) {
+        match output {
+            Some(tunnel_pings::Output::Ping(ping)) => {
+                self.plane.send(ToDataPlane::TunnelPing(ping));
+            }
+            Some(tunnel_pings::Output::Answer { url, over_noise, body }) => {
+                self.coordinator.answer_ping(url, over_noise, body);
+            }
+            None => {}
         }
     }
 }

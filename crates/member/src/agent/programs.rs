@@ -10,15 +10,17 @@ use tailnet::{
     prefs::Prefs,
 };
 
-use super::local_api::{Reply, Watcher};
+use super::local_api::{Reply, Watcher, Writers};
 
 /// The time limit of a ping (`ipn/localapi`).
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most pending pings.
 const MAX_PINGS: usize = 64;
 
-#[derive(Default)]
+/// The programs of this machine.
 pub(super) struct Programs {
+    /// The users who may change something.
+    writers: Arc<Writers>,
     watchers: Vec<Watcher>,
     pings: HashMap<u32, PendingPing>,
     /// Pings to peers without a path.
@@ -36,6 +38,20 @@ struct PendingPing {
 }
 
 impl Programs {
+    pub fn new(writers: Arc<Writers>) -> Self {
+        let (pings, unsent) = (HashMap::new(), Vec::new());
+        Self { writers, watchers: Vec::new(), pings, unsent, state: None }
+    }
+
+    /// Grants the operator write access, in addition to root. Returns the problem, if the operator
+    /// is unknown.
+    pub fn set_operator(&self, name: &str) -> Option<String> {
+        let number = (!name.is_empty()).then(|| sys::process::user_id(name)).flatten();
+        self.writers.set_operator(number);
+        let is_unknown = number.is_none() && !name.is_empty();
+        is_unknown.then(|| format!("the operator {name:?} is not a user of this machine"))
+    }
+
     /// Subscribes a program to notifications.
     pub fn watch(&mut self, watcher: Watcher, first: &Notify, mask: WatchMask) {
         self.watchers.retain(|other| !other.is_gone());
@@ -169,7 +185,7 @@ mod tests {
 
     #[test]
     fn closed_watchers_are_removed_without_a_notification() {
-        let mut programs = Programs::default();
+        let mut programs = Programs::new(Arc::new(Writers::new(None)));
         for _ in 0..1000 {
             let (watcher, _) = watcher();
             programs.watch(watcher, &Notify::default(), WatchMask::default());
@@ -179,7 +195,7 @@ mod tests {
 
     #[test]
     fn pending_pings_are_limited_and_closed_ones_are_removed() {
-        let mut programs = Programs::default();
+        let mut programs = Programs::new(Arc::new(Writers::new(None)));
         let mut ping = || {
             let (reply, answer) = oneshot::channel();
             let (result, regions) = (PingResult::default(), HashMap::new());

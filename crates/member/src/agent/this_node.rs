@@ -3,6 +3,7 @@
 use std::{io, net::IpAddr, time::Duration};
 
 use tailnet::{
+    control::dial::ControlUrl,
     keys::{MachinePublic, NodePublic},
     local::{PingResult, UserProfile},
     map::{Changes, NetworkMap},
@@ -11,7 +12,10 @@ use tailnet::{
     scope::Scope,
 };
 
-use super::{clock::Clock, problems::Problems, saved::SavedState, state_folder::StateFolder};
+use super::{
+    clock::Clock, local_api::ApiError, problems::Problems, saved::SavedState,
+    state_folder::StateFolder,
+};
 
 /// Host names that the user of this machine configured (hosts(5)).
 const HOSTS: &str = "/etc/hosts";
@@ -138,6 +142,46 @@ impl ThisNode {
         }
         let peer = self.map.node_at(ip).map(|node| (node.key, result(Some(node), "")));
         peer.ok_or_else(|| Box::new(result(None, "no matching peer")))
+    }
+
+    /// Checks preferences of a program.
+    ///
+    /// # Errors
+    /// They are invalid.
+    pub fn check_prefs(&self, prefs: &Prefs) -> Result<(), ApiError> {
+        prefs.check()?;
+        if !prefs.control_url.is_empty() {
+            let url = prefs.control_url.parse::<ControlUrl>();
+            url.map_err(|error| ApiError::bad(format!("{}: {error}", prefs.control_url)))?;
+        }
+        Ok(())
+    }
+
+    /// Completes preferences of a program, which may replace the present ones.
+    ///
+    /// # Errors
+    /// They are invalid, or belong to another network.
+    pub fn completed_prefs(&self, mut prefs: Prefs) -> Result<Prefs, ApiError> {
+        self.check_prefs(&prefs)?;
+        // An address stands for the node that has it.
+        if let Some(ip) = prefs.exit_node_ip
+            && let Some(node) = self.map.node_at(ip)
+        {
+            prefs.exit_node_id.clone_from(&node.stable_id);
+            prefs.exit_node_ip = None;
+        }
+        let is_other = prefs.control_url != self.prefs.control_url;
+        // Preferences from Tailscale's programs lack the server key.
+        if !is_other && prefs.server_key.is_zero() {
+            prefs.server_key = self.prefs.server_key;
+        }
+        if is_other && self.has_key() && !self.prefs.control_url.is_empty() {
+            return Err(ApiError::bad(format!(
+                "this node belongs to the network of {}: leave it with `linerate leave`",
+                self.prefs.control_url
+            )));
+        }
+        Ok(prefs)
     }
 
     /// Replaces the preferences, unless they cannot be saved.

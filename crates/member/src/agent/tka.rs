@@ -16,10 +16,12 @@ use serde_json::{Value, json};
 use tailnet::{
     control::{CAPABILITY_VERSION, register},
     keys::NodePublic,
+    map::NetworkMap,
     messages::Node,
     settings::{self, key_signature, rejected_by_tka},
     tka::{
         Authority, TkaKey, WrappedAuthKey,
+        command::{CommandContext, TkaCommand},
         follow::{Follower, LocalAuthority, SyncInput, SyncRequest},
         signature_json,
         sync::Requester,
@@ -28,7 +30,9 @@ use tailnet::{
 use zeroize::Zeroizing;
 
 use self::pending_commands::PendingCommands;
-use super::{control, core::Agent, state_folder::StateFolder};
+use super::{
+    control, local_api::Reply, problems::Problems, state_folder::StateFolder, this_node::ThisNode,
+};
 
 const FILE: &str = "lock.json";
 /// The version of the file format.
@@ -53,6 +57,15 @@ pub(super) struct Tka {
     control_url: String,
     follower: Follower,
     commands: PendingCommands,
+    folder: StateFolder,
+}
+
+/// The result of a response.
+pub(super) struct Update {
+    /// The next request to send.
+    pub request: Option<SyncRequest>,
+    /// Whether the trusted keys changed.
+    pub has_changed: bool,
 }
 
 impl SavedChain {
@@ -74,12 +87,12 @@ impl Tka {
     ///
     /// # Errors
     /// This node's own key cannot be read or created.
-    pub fn new(state: &StateFolder, control_url: &str) -> anyhow::Result<Self> {
-        let own = state.tka_key()?;
-        let saved: Option<SavedChain> = state.read(FILE);
+    pub fn new(folder: StateFolder, control_url: &str) -> anyhow::Result<Self> {
+        let own = folder.tka_key()?;
+        let saved: Option<SavedChain> = folder.read(FILE);
         let known = match saved {
             // An unreadable file may belong to any coordinator.
-            None if state.may_exist(FILE) => LocalAuthority::Damaged,
+            None if folder.may_exist(FILE) => LocalAuthority::Damaged,
             None => LocalAuthority::Unknown,
             Some(saved) if saved.control_url != control_url => LocalAuthority::Unknown,
             Some(saved) => match saved.restored() {
@@ -93,6 +106,7 @@ impl Tka {
             control_url: control_url.to_owned(),
             follower: Follower::new(known),
             commands: PendingCommands::default(),
+            folder,
         })
     }
 
@@ -113,9 +127,101 @@ impl Tka {
         authority.map(|authority| authority.head().to_string()).unwrap_or_default()
     }
 
-    /// The time at which [`Agent::sync_tka`] has an effect.
+    /// The time at which [`Self::sync`] has an effect.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.follower.poll_timeout()
+    }
+
+    /// Returns the request for missing updates, if one can be sent now.
+    pub fn sync(
+        &mut self,
+        node: &ThisNode,
+        now: Duration,
+        problems: &mut Problems,
+    ) -> Option<SyncRequest> {
+        let input = SyncInput { tka: node.map().tka(), requester: requester(node.key()), now };
+        let request = self.follower.poll_request(input);
+        self.report(problems);
+        request.and_then(|request| self.commands.send_or_queue(request))
+    }
+
+    /// Handles a response of the coordinator, or its absence.
+    pub fn handle_response(
+        &mut self,
+        number: u32,
+        answer: Result<&[u8], String>,
+        node: &ThisNode,
+        now: Duration,
+        problems: &mut Problems,
+    ) -> Update {
+        let queued = self.commands.handle_answered(number);
+        if PendingCommands::owns(number) {
+            let context = command_context(&self.own, &self.follower, node.key());
+            let request = self.commands.handle_response(number, answer, context);
+            return Update { request: queued.or(request), has_changed: false };
+        }
+        let input = SyncInput { tka: node.map().tka(), requester: requester(node.key()), now };
+        let (has_changed, request) =
+            self.follower.handle_answer(number, answer, input, control::random());
+        if has_changed {
+            self.save(problems);
+        }
+        self.report(problems);
+        // If a queued request is sent now, this one waits.
+        let request = request.and_then(|request| self.commands.send_or_queue(request));
+        Update { request: queued.or(request), has_changed }
+    }
+
+    /// Starts a command of a user. Returns the request to send.
+    pub fn begin_command(
+        &mut self,
+        command: TkaCommand,
+        reply: Reply<Value>,
+        node_key: NodePublic,
+    ) -> Option<SyncRequest> {
+        let context = match self.follower.local_authority() {
+            LocalAuthority::Damaged => None,
+            _ => Some(command_context(&self.own, &self.follower, node_key)),
+        };
+        self.commands.begin(command, reply, context)
+    }
+
+    fn report(&self, problems: &mut Problems) {
+        let is_damaged = matches!(self.follower.local_authority(), LocalAuthority::Damaged);
+        let damage = || {
+            format!(
+                "tailnet lock: {FILE} in the state folder cannot be read, so no peer is trusted; \
+                 log out and join again"
+            )
+        };
+        let failure = self.follower.failure().map(|failure| format!("tailnet lock: {failure}"));
+        problems.update("lock", failure.or_else(|| is_damaged.then(damage)));
+    }
+
+    fn save(&self, problems: &mut Problems) {
+        let saved = match self.follower.local_authority() {
+            LocalAuthority::Trusted(authority) => {
+                self.folder.save(FILE, &SavedChain::of(authority, &self.control_url))
+            }
+            _ => self.folder.remove(FILE),
+        };
+        let problem = saved.err().map(|error| format!("{FILE}: {error}"));
+        problems.update("disk of tailnet lock", problem);
+    }
+
+    /// Removes the trusted keys, because this node has left the network.
+    pub fn clear(&mut self, problems: &mut Problems) {
+        self.follower = Follower::new(LocalAuthority::Unknown);
+        problems.clear("lock");
+        self.save(problems);
+    }
+
+    /// Switches to another coordinator, for which the present keys do not count.
+    pub fn set_coordinator(&mut self, control_url: &str, problems: &mut Problems) {
+        if self.control_url != control_url {
+            control_url.clone_into(&mut self.control_url);
+            self.clear(problems);
+        }
     }
 
     pub fn handle_connected(&mut self) {
@@ -155,100 +261,12 @@ impl Tka {
             ..register::Login::new(node_key)
         }
     }
-}
-
-impl Agent {
-    /// Requests missing updates from the coordinator.
-    pub fn sync_tka(&mut self) {
-        let (asking, now) = (self.requester(), self.clock.now);
-        let input = SyncInput { tka: self.node.map().tka(), requester: asking, now };
-        let request = self.tka.follower.poll_request(input);
-        self.send_tka_request(request);
-    }
-
-    /// Handles a response of the coordinator, or its absence.
-    pub fn handle_tka_response(
-        &mut self,
-        number: u32,
-        answer: Result<&[u8], &control::error::ControlError>,
-    ) {
-        let answer = answer.map_err(ToString::to_string);
-        if let Some(request) = self.tka.commands.handle_answered(number) {
-            self.request_tka(request);
-        }
-        if PendingCommands::owns(number) {
-            return self.handle_command_response(number, answer);
-        }
-        let (asking, now) = (self.requester(), self.clock.now);
-        let input = SyncInput { tka: self.node.map().tka(), requester: asking, now };
-        let (changed, request) =
-            self.tka.follower.handle_answer(number, answer, input, control::random());
-        if changed {
-            self.save_tka();
-            self.apply_settings();
-        }
-        self.send_tka_request(request);
-    }
-
-    fn requester(&self) -> Requester {
-        Requester { version: CAPABILITY_VERSION, node_key: self.node.key() }
-    }
-
-    fn send_tka_request(&mut self, request: Option<SyncRequest>) {
-        if let Some(request) = request.and_then(|request| self.tka.commands.send_or_queue(request))
-        {
-            self.request_tka(request);
-        }
-        match self.tka.follower.failure() {
-            Some(failure) => {
-                self.problems.set("lock", format!("tailnet lock: {failure}"));
-            }
-            None if matches!(self.tka.follower.local_authority(), LocalAuthority::Damaged) => {
-                let problem = format!(
-                    "tailnet lock: {FILE} in the state folder cannot be read, so no peer is \
-                     trusted; log out and join again"
-                );
-                self.problems.set("lock", problem);
-            }
-            None => self.problems.clear("lock"),
-        }
-    }
-
-    fn save_tka(&mut self) {
-        let saved = match self.tka.follower.local_authority() {
-            LocalAuthority::Trusted(authority) => {
-                self.state.save(FILE, &SavedChain::of(authority, &self.tka.control_url))
-            }
-            _ => self.state.remove(FILE),
-        };
-        match saved {
-            Ok(()) => self.problems.clear("disk of tailnet lock"),
-            Err(error) => {
-                self.problems.set("disk of tailnet lock", format!("{FILE}: {error}"));
-            }
-        }
-    }
-
-    /// Removes the trusted keys, because this node has left the network.
-    pub fn clear_tka(&mut self) {
-        self.tka.follower = Follower::new(LocalAuthority::Unknown);
-        self.problems.clear("lock");
-        self.save_tka();
-    }
-
-    /// Switches to another coordinator, for which the present keys do not count.
-    pub fn set_tka_coordinator(&mut self, control_url: &str) {
-        if self.tka.control_url != control_url {
-            control_url.clone_into(&mut self.tka.control_url);
-            self.clear_tka();
-        }
-    }
 
     /// Whether tailnet lock admits a peer, with a message; `None` if it is off.
-    pub fn tka_verdict(&self, peer: &Node) -> Option<(bool, String)> {
-        match (self.tka.follower.local_authority(), self.node.map().tka()) {
+    pub fn verdict(&self, map: &NetworkMap, peer: &Node) -> Option<(bool, String)> {
+        match (self.follower.local_authority(), map.tka()) {
             (LocalAuthority::Trusted(authority), _) => {
-                let refused = rejected_by_tka(self.node.map(), authority);
+                let refused = rejected_by_tka(map, authority);
                 Some(match refused.get(&peer.key) {
                     Some(why) => (false, format!("tailnet lock: its key's signature: {why}")),
                     None => (true, "tailnet lock: its key is signed".to_owned()),
@@ -260,20 +278,20 @@ impl Agent {
     }
 
     /// The answer to `tailscale lock status` (`ipnstate.TailnetLockStatus`).
-    pub fn tka_status(&self) -> Value {
-        let node_key = Some(self.node.key()).filter(|key| !key.is_zero());
-        let Some(authority) = self.tka.follower.local_authority().authority() else {
+    pub fn status(&self, node: &ThisNode) -> Value {
+        let node_key = Some(node.key()).filter(|key| !key.is_zero());
+        let Some(authority) = self.follower.local_authority().authority() else {
             return json!({
-                "Enabled": matches!(self.tka.follower.local_authority(), LocalAuthority::Damaged),
-                "PublicKey": self.tka.own.public(),
+                "Enabled": matches!(self.follower.local_authority(), LocalAuthority::Damaged),
+                "PublicKey": self.own.public(),
                 "NodeKey": node_key,
                 "NodeKeySigned": false,
             });
         };
-        let own = self.node.map().node().map(key_signature).unwrap_or_default();
-        let refused = rejected_by_tka(self.node.map(), authority);
+        let own = node.map().node().map(key_signature).unwrap_or_default();
+        let refused = rejected_by_tka(node.map(), authority);
         let shown = |is_refused: bool| -> Vec<Value> {
-            let peers = self.node.map().peers();
+            let peers = node.map().peers();
             peers
                 .filter(|peer| refused.contains_key(&peer.key) == is_refused)
                 .map(peer_status)
@@ -282,9 +300,9 @@ impl Agent {
         json!({
             "Enabled": true,
             "Head": authority.head().0,
-            "PublicKey": self.tka.own.public(),
+            "PublicKey": self.own.public(),
             "NodeKey": node_key,
-            "NodeKeySigned": authority.check(&self.node.key(), &own).is_ok(),
+            "NodeKeySigned": authority.check(&node.key(), &own).is_ok(),
             "NodeKeySignature": signature_json(&own).ok(),
             "TrustedKeys": authority.keys_json(),
             "VisiblePeers": shown(false),
@@ -292,6 +310,19 @@ impl Agent {
             "StateID": authority.state_id(),
         })
     }
+}
+
+fn requester(node_key: NodePublic) -> Requester {
+    Requester { version: CAPABILITY_VERSION, node_key }
+}
+
+fn command_context<'a>(
+    own: &'a TkaKey,
+    follower: &'a Follower,
+    node_key: NodePublic,
+) -> CommandContext<'a> {
+    let known = follower.local_authority().authority();
+    CommandContext { own, known, requester: requester(node_key) }
 }
 
 fn peer_status(peer: &Node) -> Value {

@@ -22,7 +22,8 @@ use tailnet::{
     disco::Disco,
     keys::{DiscoKey, DiscoPublic, MachinePublic, NodePublic},
     local::Status,
-    prefs::{MaskedPrefs, Prefs},
+    messages::MapResponse,
+    prefs::MaskedPrefs,
 };
 use tokio::sync::{Semaphore, oneshot, watch};
 use zeroize::Zeroizing;
@@ -120,9 +121,11 @@ impl Rig {
             state: folder.state(),
             roots: Roots::default(),
             hook: None,
-            plane: LineSender::new(),
-            steward: None,
-            relay_server: Some(relay_server.clone()),
+            lines: Lines {
+                plane: LineSender::new(),
+                steward: None,
+                relay_server: Some(relay_server.clone()),
+            },
             relays,
             control_events,
             check_results,

@@ -6,13 +6,10 @@ use std::collections::VecDeque;
 use serde_json::Value;
 use tailnet::tka::{
     command::{CommandContext, CommandStep, PendingCommand, TkaCommand},
-    follow::{LocalAuthority, SyncRequest},
+    follow::SyncRequest,
 };
 
-use super::super::{
-    core::Agent,
-    local_api::{ApiError, Reply},
-};
+use crate::agent::local_api::{ApiError, Reply};
 
 /// This bit is set in the numbers of requests for commands; it is clear in those of the follower.
 const COMMAND_BIT: u32 = 1 << 31;
@@ -84,62 +81,63 @@ impl PendingCommands {
             )));
         }
     }
-}
 
-impl Agent {
-    /// Starts a command of a user.
-    pub fn begin_command(&mut self, command: TkaCommand, reply: Reply<Value>) {
-        if let Some(why) = self.tka.commands.refusal(&command) {
+    /// Starts a command of a user. Returns the request to send. `context` is `None` if the stored
+    /// state is damaged.
+    pub fn begin(
+        &mut self,
+        command: TkaCommand,
+        reply: Reply<Value>,
+        context: Option<CommandContext<'_>>,
+    ) -> Option<SyncRequest> {
+        if let Some(why) = self.refusal(&command) {
             let _ = reply.send(Err(ApiError::not_now(why)));
-            return;
+            return None;
         }
         let mut random = zeroize::Zeroizing::new([0; 32]);
         if getrandom::fill(&mut *random).is_err() {
             let _ = reply.send(Err(ApiError::failed("no randomness available")));
-            return;
+            return None;
         }
-        let next = match self.tka.follower.local_authority() {
-            LocalAuthority::Damaged => {
-                Err(ApiError::failed("the stored state of tailnet lock is damaged"))
-            }
-            _ => command.begin(self.context(), &random).map_err(ApiError::failed),
+        let next = match context {
+            Some(context) => command.begin(context, &random).map_err(ApiError::failed),
+            None => Err(ApiError::failed("the stored state of tailnet lock is damaged")),
         };
-        self.continue_command(next, reply);
+        self.proceed(next, reply)
     }
 
-    /// Handles the response to a request of a command, or its absence.
-    pub(super) fn handle_command_response(&mut self, number: u32, answer: Result<&[u8], String>) {
-        let running = &mut self.tka.commands.running;
-        let Some(at) = running.iter().position(|(own, ..)| *own == number) else { return };
-        let (_, pending, reply) = running.swap_remove(at);
+    /// Handles the response to a request of a command, or its absence. Returns the request to send.
+    pub fn handle_response(
+        &mut self,
+        number: u32,
+        answer: Result<&[u8], String>,
+        context: CommandContext<'_>,
+    ) -> Option<SyncRequest> {
+        let at = self.running.iter().position(|(own, ..)| *own == number)?;
+        let (_, pending, reply) = self.running.swap_remove(at);
         let next = answer
             .map_err(ApiError::failed)
-            .and_then(|text| pending.handle_answer(self.context(), text).map_err(ApiError::failed));
-        self.continue_command(next, reply);
+            .and_then(|text| pending.handle_answer(context, text).map_err(ApiError::failed));
+        self.proceed(next, reply)
     }
 
-    fn continue_command(&mut self, next: Result<CommandStep, ApiError>, reply: Reply<Value>) {
-        match next {
+    fn proceed(
+        &mut self,
+        next: Result<CommandStep, ApiError>,
+        reply: Reply<Value>,
+    ) -> Option<SyncRequest> {
+        let answer = match next {
             Ok(CommandStep::Request(path, body, pending)) => {
-                let commands = &mut self.tka.commands;
-                commands.last = commands.last.wrapping_add(1);
-                let number = commands.last | COMMAND_BIT;
-                commands.running.push((number, pending, reply));
-                if let Some(request) = commands.send_or_queue(SyncRequest { number, path, body }) {
-                    self.request_tka(request);
-                }
+                self.last = self.last.wrapping_add(1);
+                let number = self.last | COMMAND_BIT;
+                self.running.push((number, pending, reply));
+                return self.send_or_queue(SyncRequest { number, path, body });
             }
-            Ok(CommandStep::Done(answer)) => drop(reply.send(Ok(answer))),
-            Err(refusal) => drop(reply.send(Err(refusal))),
-        }
-    }
-
-    fn context(&self) -> CommandContext<'_> {
-        CommandContext {
-            own: &self.tka.own,
-            known: self.tka.follower.local_authority().authority(),
-            requester: self.requester(),
-        }
+            Ok(CommandStep::Done(answer)) => Ok(answer),
+            Err(refusal) => Err(refusal),
+        };
+        let _ = reply.send(answer);
+        None
     }
 }
 

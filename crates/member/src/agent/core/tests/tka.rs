@@ -167,7 +167,7 @@ async fn node_joins_a_locked_network_and_gets_only_signed_peers() {
     rig.agent.node.set_prefs(prefs, &mut Problems::default()).unwrap();
     rig.plane(hello(NodePublic::default())).await;
     let text = Zeroizing::new(wrapped["Text"].as_str().unwrap().to_owned());
-    rig.agent.begin_login(Some(text));
+    rig.agent.coordinate(|coordinator, context| coordinator.begin_login(Some(text), context));
     rig.plane(ToAgent::Candidate(key(90))).await;
 
     let script = async {
@@ -319,7 +319,7 @@ async fn coordinator_with_diverged_chain_is_reported_and_no_peer_is_lost() {
     rig.answer("/machine/tka/sync/send", &json!({ "Head": other.head() })).await;
     assert_eq!(rig.health("has other updates than this node").await.len(), 1);
     assert_eq!(peers(&rig.plane_messages()), [key(SIGNED)]);
-    assert_eq!(rig.agent.tka.head(), chain.head());
+    assert_eq!(rig.agent.coordinator.tka().head(), chain.head());
 }
 
 #[tokio::test(start_paused = true)]
@@ -416,7 +416,7 @@ async fn auth_key_with_credential_signs_the_node_key() {
     let wrapped = &chain.0["Wrapped"][0];
     let mut rig = Rig::joined("lock-auth-key").await;
     let text = Zeroizing::new(wrapped["Text"].as_str().unwrap().to_owned());
-    rig.agent.begin_login(Some(text));
+    rig.agent.coordinate(|coordinator, context| coordinator.begin_login(Some(text), context));
     rig.plane(ToAgent::Candidate(key(90))).await;
     let login = rig.login().await;
     assert_eq!(login.auth_key.unwrap().as_str(), wrapped["AuthKey"].as_str().unwrap());

@@ -1,167 +1,98 @@
-//! Answers to requests of programs.
+//! The state of the agent as programs see it: answers to requests that change nothing.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    net::IpAddr,
-};
+mod why;
+
+use std::collections::{BTreeMap, HashMap};
 
 use ipnet::IpNet;
 use serde_json::{Value, json};
 use sys::clock;
 use tailnet::{
     local::{
-        ExitNodeStatus, Notify, PeerStatus, PingKind, PingResult, Status, TailnetStatus, Timestamp,
-        WatchMask, WhoIs,
+        ExitNodeStatus, Notify, PeerStatus, State, Status, TailnetStatus, Timestamp, WatchMask,
+        WhoIs,
     },
     messages::{Json, Node, UserProfile},
-    prefs::Prefs,
 };
-use zeroize::Zeroizing;
 
 use super::{
-    core::Agent,
-    local_api::{ApiError, Reply, Request, WhoIsQuery},
-    mesh::direct,
-    tunnel_pings::PingRequester,
+    applied::AppliedSettings,
+    clock::Clock,
+    coordinator::Coordinator,
+    local_api::{Request, WhoIsQuery},
+    mesh::{Mesh, direct},
+    problems::Problems,
+    this_node::ThisNode,
 };
 
 /// A peer is active for this time after something was sent to it (`ipnstate.go`).
 const ACTIVE_TIME: std::time::Duration = std::time::Duration::from_secs(120);
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-linerate");
 
-impl Agent {
-    /// Handles a request. Programs may be gone.
-    pub fn answer(&mut self, request: Request) {
+/// The parts of the agent that programs see.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub node: &'a ThisNode,
+    pub coordinator: &'a Coordinator,
+    pub mesh: &'a Mesh,
+    pub applied: &'a AppliedSettings,
+    pub problems: &'a Problems,
+    pub clock: Clock,
+}
+
+impl View<'_> {
+    /// Answers a request that changes nothing. Returns any other request.
+    pub fn answer(self, request: Request) -> Option<Request> {
+        // Programs may be gone.
         match request {
-            Request::Status { peers, reply } => {
-                let _ = reply.send(Ok(Box::new(self.status(peers))));
-            }
+            Request::Status { peers, reply } => drop(reply.send(Ok(Box::new(self.status(peers))))),
             Request::Prefs { reply } => {
-                let _ = reply.send(Ok(Box::new(self.node.prefs().clone())));
+                drop(reply.send(Ok(Box::new(self.node.prefs().clone()))));
             }
-            Request::EditPrefs { edits, reply } => {
-                let edited = self.node.prefs().edited(&edits).map_err(ApiError::from);
-                let edited = edited.and_then(|prefs| self.set_prefs(prefs));
-                let _ = reply.send(edited.map(|()| Box::new(self.node.prefs().clone())));
-            }
-            Request::CheckPrefs { prefs, reply } => {
-                let _ = reply.send(self.check(&prefs));
-            }
-            Request::Start { options, reply } => {
-                let login = self.node.prefs().login.clone();
-                let set = match options.update_prefs {
-                    Some(prefs) => self.set_prefs(Prefs { login, ..*prefs }),
-                    None => Ok(()),
-                };
-                if set.is_ok() {
-                    let key = options.auth_key.text();
-                    let key = (!key.is_empty()).then(|| Zeroizing::new(key.to_owned()));
-                    self.start(key);
-                }
-                let _ = reply.send(set);
-            }
-            Request::LoginInteractive { reply } => {
-                let _ = reply.send(Ok(()));
-                if self.login.page.is_empty() {
-                    self.begin_login(None);
-                } else {
-                    let page = self.login.page.clone();
-                    self.programs.login_page(&page);
-                }
-            }
-            Request::Logout { reply } => self.logout(reply),
-            Request::Ping { ip, kind, reply, .. } => self.ping(ip, kind, reply),
-            Request::WhoIs { query, reply } => {
-                let _ = reply.send(Ok(self.whois(&query)));
-            }
-            Request::DerpMap { reply } => {
-                let _ = reply.send(Ok(self.derp_map()));
-            }
-            Request::DnsConfig { reply } => {
-                let _ = reply.send(Ok(json!(self.node.map().dns())));
-            }
-            Request::NetMap { reply } => {
-                let _ = reply.send(Ok(json!({
-                    "SelfNode": self.node.map().node(),
-                    "Peers": self.node.map().peers().collect::<Vec<_>>(),
-                    "Domain": self.node.map().domain(),
-                    "DERPMap": self.node.map().derp_map(),
-                    "DNS": self.node.map().dns(),
-                    "UserProfiles": self.node.map().users(),
-                })));
-            }
+            Request::CheckPrefs { prefs, reply } => drop(reply.send(self.node.check_prefs(&prefs))),
+            Request::WhoIs { query, reply } => drop(reply.send(Ok(self.whois(&query)))),
+            Request::DerpMap { reply } => drop(reply.send(Ok(self.derp_map()))),
+            Request::DnsConfig { reply } => drop(reply.send(Ok(json!(self.node.map().dns())))),
+            Request::NetMap { reply } => drop(reply.send(Ok(self.net_map()))),
             Request::Node { id, reply } => {
-                let own = self.node.map().node().into_iter().chain(self.node.map().peers());
-                let _ = reply.send(Ok(json!(own.into_iter().find(|node| node.id == id))));
+                let map = self.node.map();
+                let mut nodes = map.node().into_iter().chain(map.peers());
+                drop(reply.send(Ok(json!(nodes.find(|node| node.id == id)))));
             }
             Request::TkaStatus { reply } => {
-                let _ = reply.send(Ok(self.tka_status()));
+                drop(reply.send(Ok(self.coordinator.tka().status(self.node))));
             }
-            Request::Tka { command, reply } => self.begin_command(*command, reply),
-            Request::Forwarding { reply } => {
-                let _ = reply.send(Ok(String::new()));
-            }
-            Request::Watch { mask, watcher } => {
-                let first = self.first_notification(mask);
-                self.programs.watch(watcher, &first, mask);
-            }
-            Request::Why { target, reply } => {
-                let _ = reply.send(Ok(self.why(&target)));
-            }
-            Request::Netcheck { reply } => {
-                let _ = reply.send(Ok(self.netcheck()));
-            }
+            Request::Forwarding { reply } => drop(reply.send(Ok(String::new()))),
+            Request::Why { target, reply } => drop(reply.send(Ok(self.why(&target)))),
+            Request::Netcheck { reply } => drop(reply.send(Ok(self.netcheck()))),
+            request => return Some(request),
         }
+        None
     }
 
-    fn check(&self, prefs: &Prefs) -> Result<(), ApiError> {
-        prefs.check()?;
-        if !prefs.control_url.is_empty() {
-            let url = prefs.control_url.parse::<tailnet::control::dial::ControlUrl>();
-            url.map_err(|error| ApiError::bad(format!("{}: {error}", prefs.control_url)))?;
-        }
-        Ok(())
+    fn node_state(&self) -> State {
+        self.coordinator.node_state(self.node, self.clock.wall)
     }
 
-    /// Replaces the preferences.
-    fn set_prefs(&mut self, mut prefs: Prefs) -> Result<(), ApiError> {
-        self.check(&prefs)?;
-        // An address stands for the node that has it.
-        if let Some(ip) = prefs.exit_node_ip
-            && let Some(node) = self.node.map().node_at(ip)
-        {
-            prefs.exit_node_id.clone_from(&node.stable_id);
-            prefs.exit_node_ip = None;
-        }
-        let is_other = prefs.control_url != self.node.prefs().control_url;
-        // Preferences from Tailscale's programs lack the server key.
-        if !is_other && prefs.server_key.is_zero() {
-            prefs.server_key = self.node.prefs().server_key;
-        }
-        if is_other && self.node.has_key() && !self.node.prefs().control_url.is_empty() {
-            return Err(ApiError::bad(format!(
-                "this node belongs to the network of {}: leave it with `linerate leave`",
-                self.node.prefs().control_url
-            )));
-        }
-        if let Err(error) = self.node.set_prefs(prefs, &mut self.problems) {
-            return Err(ApiError::failed(format!("settings cannot be saved: {error}")));
-        }
-        self.set_operator();
-        self.apply_settings();
-        self.connect();
-        self.announce();
-        self.programs.prefs_changed(self.node.prefs());
-        self.publish_state();
-        Ok(())
+    fn net_map(&self) -> Value {
+        let map = self.node.map();
+        json!({
+            "SelfNode": map.node(),
+            "Peers": map.peers().collect::<Vec<_>>(),
+            "Domain": map.domain(),
+            "DERPMap": map.derp_map(),
+            "DNS": map.dns(),
+            "UserProfiles": map.users(),
+        })
     }
 
-    fn first_notification(&self, mask: WatchMask) -> Notify {
+    /// The first notification of a program.
+    pub fn first_notification(&self, mask: WatchMask) -> Notify {
         let mut first = Notify { version: VERSION.to_owned(), ..Notify::default() };
         if mask.has(WatchMask::INITIAL_STATE) {
             first.session_id = format!("{:x}", clock::boottime_nanos());
             first.state = Some(self.node_state());
-            let page = Some(self.login.page.clone());
+            let page = Some(self.coordinator.login_page().to_owned());
             first.browse_to_url = page.filter(|page| !page.is_empty());
         }
         if mask.has(WatchMask::INITIAL_PREFS) {
@@ -200,7 +131,7 @@ impl Agent {
             tun: self.applied.has_interface(),
             backend_state: state,
             have_node_key: self.node.has_key(),
-            auth_url: self.login.page.clone(),
+            auth_url: self.coordinator.login_page().to_owned(),
             tailscale_ips: addresses.unwrap_or_default(),
             own: own_status.unwrap_or_else(|| PeerStatus {
                 public_key: self.node.key(),
@@ -241,7 +172,7 @@ impl Agent {
                 .home()
                 .map(|home| self.node.region_code(home))
                 .unwrap_or_default(),
-            online: self.login.connected && self.login.has_map,
+            online: self.coordinator.is_connected() && self.coordinator.has_map(),
             in_engine: true,
             ..self.map_status(node)
         }
@@ -342,28 +273,6 @@ impl Agent {
         };
         let node = Json::of(node).unwrap_or_default();
         Some(Box::new(WhoIs { node, user_profile, cap_map: Json::default() }))
-    }
-
-    fn ping(&mut self, ip: IpAddr, kind: PingKind, reply: Reply<PingResult>) {
-        let (key, waiting) = match self.node.ping_target(ip) {
-            Ok(peer) => peer,
-            Err(result) => {
-                let _ = reply.send(Ok(*result));
-                return;
-            }
-        };
-        if kind == PingKind::Tsmp {
-            let requester = PingRequester::Program(reply);
-            let now = self.clock.now;
-            let output = self.tunnel_pings.ping(&self.node, ip, waiting, requester, now);
-            return self.apply_ping_output(output);
-        }
-        let regions = self.node.map().derp_map().regions.iter().flatten();
-        let code = |(id, region): (&u16, &Option<tailnet::messages::DerpRegion>)| {
-            Some((*id, region.as_ref()?.region_code.clone()))
-        };
-        let regions: HashMap<u16, String> = regions.filter_map(code).collect();
-        self.programs.add_ping(key, waiting, regions, reply, self.clock.now);
     }
 
     fn netcheck(&self) -> Value {

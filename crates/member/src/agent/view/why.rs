@@ -10,7 +10,8 @@ use tailnet::{
     paths::{BirthdayOutcome, Candidate, Origins, PathView, ProbeOutcome},
 };
 
-use super::{core::Agent, this_node::short};
+use super::View;
+use crate::agent::this_node::short;
 
 /// The longest age of a session (WireGuard's REJECT_AFTER_TIME).
 const SESSION_LIFETIME: Duration = Duration::from_secs(180);
@@ -18,9 +19,9 @@ const SESSION_LIFETIME: Duration = Duration::from_secs(180);
 /// How long direct paths are probed after something was sent.
 const ACTIVE_TIME: Duration = Duration::from_secs(45);
 
-impl Agent {
+impl View<'_> {
     /// Explains why `NODE[:PORT]` is reached, or not.
-    pub fn why(&self, target: &str) -> Why {
+    pub(super) fn why(&self, target: &str) -> Why {
         let mut steps = Vec::new();
         let reaches = self.diagnose(target, &mut steps).is_some();
         Why { steps, reaches }
@@ -34,7 +35,7 @@ impl Agent {
         };
         let state = self.node_state();
         step(state == State::Running, format!("this node: {state}"))?;
-        let control = match self.login.connected {
+        let control = match self.coordinator.is_connected() {
             true => "the coordinator is connected".to_owned(),
             false => "the coordinator is not connected: the last map is used".to_owned(),
         };
@@ -58,7 +59,7 @@ impl Agent {
         step(true, format!("the map: {} is {}, {online}", short(node), addresses.join(", ")))?;
         let expired = node.has_expired(self.node.map().time(self.clock.wall));
         step(!expired, format!("its key: {}", if expired { "has expired" } else { "is valid" }))?;
-        if let Some((ok, text)) = self.tka_verdict(node) {
+        if let Some((ok, text)) = self.coordinator.tka().verdict(self.node.map(), node) {
             step(ok, text)?;
         }
         step(
