@@ -17,6 +17,7 @@ mod connect;
 mod queue;
 mod region;
 mod serve;
+mod state;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -164,10 +165,10 @@ impl Relays {
             Command::Home(home) => self.set_home(home),
             Command::Send { region, to, bytes, segment, bundled } => {
                 let Some(handle) = self.open(region) else { return };
-                handle.send(Chunk { at: Instant::now(), to, bytes, segment, bundled });
+                handle.shared().push(Chunk { at: Instant::now(), to, bytes, segment, bundled });
             }
-            Command::NetworkChanged => self.handles().for_each(Handle::check),
-            Command::KeyChanged => self.handles().for_each(Handle::reconnect),
+            Command::NetworkChanged => self.handles().for_each(|handle| handle.shared().check()),
+            Command::KeyChanged => self.handles().for_each(|handle| handle.shared().reconnect()),
             Command::Measure { region, reply } => {
                 let Some((relays, _)) = self.regions.get(&region) else { return };
                 let (relays, dialer) = (Arc::clone(relays), self.dialer.clone());
@@ -201,11 +202,11 @@ impl Relays {
         if let Some(old) = self.home.filter(|old| home != Some(*old))
             && let Some((_, Some(handle))) = self.regions.get(&old)
         {
-            handle.set_home(false);
+            handle.shared().set_home(false);
         }
         self.home = home;
         if let Some(handle) = home.and_then(|home| self.open(home)) {
-            handle.set_home(true);
+            handle.shared().set_home(true);
         }
     }
 

@@ -45,8 +45,7 @@ pub struct Chunk {
 pub struct Queue {
     urgent: Fifo,
     data: Fifo,
-    /// The number of dropped chunks.
-    pub dropped: u64,
+    dropped: u64,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +73,11 @@ impl Queue {
         }
         fifo.bytes += bytes;
         fifo.chunks.push_back(chunk);
+    }
+
+    /// The number of dropped chunks.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     pub fn is_empty(&self) -> bool {

@@ -25,18 +25,9 @@ use super::{
     Event,
     connect::Connection,
     queue::WRITE_SIZE,
-    region::{Shared, State},
+    state::{PONG_TIMEOUT, SILENCE_TIMEOUT, Shared, Watch},
 };
 
-/// The longest silence of a relay, which sends something at least every 65 s (Tailscale).
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
-/// The time without datagrams after which a region that is not home is closed (Tailscale).
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time limit of a pong. A dead relay is left within 2.5 s of the first datagram that it did
-/// not relay.
-const PONG_TIMEOUT: Duration = Duration::from_millis(1500);
-/// The time without received frames after a datagram was sent, after which a ping is sent.
-const ANSWER_DELAY: Duration = Duration::from_millis(500);
 /// The time limit of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The length of a TLS record.
@@ -111,7 +102,7 @@ impl Reader<'_> {
             }
         }
         if has_frames {
-            self.shared.state().handle_frames(!datagrams.is_empty(), Instant::now());
+            self.shared.handle_frames(!datagrams.is_empty(), Instant::now());
         }
         if !datagrams.is_empty() {
             self.emit(Event::Received { region: self.region, datagrams }).await?;
@@ -124,8 +115,7 @@ impl Reader<'_> {
         match frame {
             FromRelay::ServerInfo => {
                 let latency = self.latency.unwrap_or_else(|| self.login_sent.elapsed());
-                let is_first = !std::mem::replace(&mut self.shared.state().accepted, true);
-                if is_first {
+                if self.shared.accept() {
                     self.emit(Event::Connected { region, latency }).await?;
                 }
             }
@@ -134,12 +124,11 @@ impl Reader<'_> {
                 self.emit(Event::PeerGone { region, peer, reason }).await?;
             }
             FromRelay::Ping(ping) => {
-                self.shared.state().add_pong(ping);
-                self.shared.to_write.notify_one();
+                self.shared.add_pong(ping);
             }
             FromRelay::Health(text) => self.emit(Event::Health { region, text }).await?,
             FromRelay::Restarting { reconnect_in, .. } => {
-                self.shared.state().restart = Some(reconnect_in);
+                self.shared.set_restart(reconnect_in);
             }
             // A relay sends its key again after a fast start.
             FromRelay::Packet { .. }
@@ -177,11 +166,9 @@ async fn read(input: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io
 async fn write(mut output: impl AsyncWrite + Unpin, shared: &Shared) -> anyhow::Result<End> {
     let mut out = BytesMut::with_capacity(2 * WRITE_SIZE);
     loop {
-        if shared.state().take(&mut out, Instant::now()) {
-            shared.to_check.notify_one();
-        }
+        shared.take(&mut out, Instant::now());
         if out.is_empty() {
-            shared.to_write.notified().await;
+            shared.wait_to_write().await;
             continue;
         }
         let written = async {
@@ -196,55 +183,18 @@ async fn write(mut output: impl AsyncWrite + Unpin, shared: &Shared) -> anyhow::
 
 /// Returns when the connection must be closed.
 pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow::Result<End> {
-    let mut doubted: Option<Instant> = None;
     loop {
-        let deadline = {
-            let mut state = shared.state();
-            let now = Instant::now();
-            if state.reconnect {
-                return Ok(End::Reconnect);
-            }
-            if std::mem::take(&mut state.check) {
-                if !is_ours(local) {
-                    return Ok(End::Reconnect);
-                }
-                doubted = Some(now);
-                state.ping = true;
-                shared.to_write.notify_one();
-            }
-            doubted = doubted.filter(|since| state.last_received <= *since);
-            if doubted.is_some_and(|since| now >= since + PONG_TIMEOUT) {
-                bail!("no answer for {} ms", PONG_TIMEOUT.as_millis());
-            }
-            let quiet = state.watch_answers(now);
-            if doubted.is_none() && quiet.is_some_and(|at| now >= at) {
-                doubted = Some(now);
-                state.ping = true;
-                shared.to_write.notify_one();
-            }
-            if now >= state.last_received + SILENCE_TIMEOUT {
-                bail!("no data for {} s", SILENCE_TIMEOUT.as_secs());
-            }
-            if !state.is_home && now >= state.last_datagram + IDLE_TIMEOUT {
-                return Ok(End::Idle);
-            }
-            let idle = (!state.is_home).then(|| state.last_datagram + IDLE_TIMEOUT);
-            let answer = doubted.map(|since| since + PONG_TIMEOUT).or(quiet);
-            let deadlines = [Some(state.last_received + SILENCE_TIMEOUT), idle, answer];
-            deadlines.into_iter().flatten().min().unwrap_or(now + SILENCE_TIMEOUT)
+        let deadline = match shared.watch(Instant::now(), || is_ours(local)) {
+            Watch::Until(deadline) => deadline,
+            Watch::Reconnect => return Ok(End::Reconnect),
+            Watch::Idle => return Ok(End::Idle),
+            Watch::Unanswered => bail!("no answer for {} ms", PONG_TIMEOUT.as_millis()),
+            Watch::Silent => bail!("no data for {} s", SILENCE_TIMEOUT.as_secs()),
         };
         tokio::select! {
             () = sleep_until(deadline) => {}
-            () = shared.to_check.notified() => {}
+            () = shared.wait_to_check() => {}
         }
-    }
-}
-
-impl State {
-    /// The time of the next check for an answer, while datagrams are sent.
-    fn watch_answers(&mut self, now: Instant) -> Option<Instant> {
-        self.is_watched = self.unanswered_since.is_some() || now < self.last_sent + ANSWER_DELAY;
-        self.is_watched.then(|| self.unanswered_since.unwrap_or(now) + ANSWER_DELAY)
     }
 }
 

@@ -9,11 +9,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::agent::derp::{
-    queue::Chunk,
-    region::{Shared, State},
-    serve,
-};
+use crate::agent::derp::{queue::Chunk, serve, state::Shared};
 
 #[tokio::test]
 async fn two_nodes_exchange_datagrams() {
@@ -219,9 +215,9 @@ async fn network_change_tests_the_connection() {
 }
 
 /// Watches a connection without traffic.
-async fn watched(set: impl Fn(&mut State)) -> (anyhow::Result<serve::End>, u64) {
+async fn watched(set: impl Fn(&Shared)) -> (anyhow::Result<serve::End>, u64) {
     let shared = Arc::new(Shared::new());
-    set(&mut shared.state());
+    set(&shared);
     let begun = Instant::now();
     let ended = serve::watch(&shared, None).await;
     (ended, begun.elapsed().as_secs())
@@ -231,30 +227,30 @@ async fn watched(set: impl Fn(&mut State)) -> (anyhow::Result<serve::End>, u64) 
 async fn idle_region_is_closed_after_60_s_and_silent_home_is_lost_after_120_s() {
     let (ended, after) = watched(|_| {}).await;
     assert_eq!((ended.unwrap(), after), (serve::End::Idle, 60));
-    let (ended, after) = watched(|state| state.is_home = true).await;
+    let (ended, after) = watched(|shared| shared.set_home(true)).await;
     assert!(ended.unwrap_err().to_string().contains("no data for"));
     assert_eq!(after, 120);
 }
 
 #[tokio::test(start_paused = true)]
 async fn relay_that_ignores_datagrams_is_pinged_and_left_within_two_seconds() {
-    let sent = |state: &mut State| {
-        state.queue.push(Chunk {
+    let sent = |shared: &Shared| {
+        shared.push(Chunk {
             at: Instant::now(),
             to: NodePublic([3; 32]),
             bytes: Bytes::from_static(b"on"),
             segment: 2,
             bundled: false,
         });
-        assert!(state.take(&mut BytesMut::new(), Instant::now()), "the watch must start");
-        assert!(!state.take(&mut BytesMut::new(), Instant::now()), "once");
+        assert!(shared.take(&mut BytesMut::new(), Instant::now()), "the watch must start");
+        assert!(!shared.take(&mut BytesMut::new(), Instant::now()), "once");
     };
     let (ended, after) = watched(sent).await;
     assert!(ended.unwrap_err().to_string().contains("no answer"));
     assert_eq!(after, 2);
-    let (ended, after) = watched(|state| {
-        sent(state);
-        state.handle_frames(false, Instant::now());
+    let (ended, after) = watched(|shared| {
+        sent(shared);
+        shared.handle_frames(false, Instant::now());
     })
     .await;
     assert_eq!((ended.unwrap(), after), (serve::End::Idle, 60));
