@@ -3,15 +3,17 @@
 //! own commands below `linerate/`.
 //!
 //! ```text
-//!   program ──► connection: user (SO_PEERCRED), limits                     serve.rs
+//!   program ──► connection: user (SO_PEERCRED), limits                     serve.rs, api.rs
 //!                   └─► request: host header, method, permission           call.rs
-//!                           └─► by path ─► Request ─► agent                routes.rs
+//!                           └─► by path ─► Request ─► agent                routes.rs, tka.rs
 //! ```
 //!
 //! All users of the machine may read. Root, the operator, and the user that started this process
 //! without root may write. Unsupported requests get an error that the command prints. A program
 //! that contains the agent sends its requests through a channel, without a socket.
 
+#[cfg(feature = "local-api")]
+mod api;
 #[cfg(feature = "local-api")]
 mod body;
 #[cfg(feature = "local-api")]
@@ -26,6 +28,8 @@ mod server;
 mod tests;
 #[cfg(feature = "local-api")]
 mod tka;
+#[cfg(feature = "local-api")]
+mod unsupported;
 
 use std::{
     fmt,

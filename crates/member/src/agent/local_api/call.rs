@@ -10,14 +10,9 @@ use hyper::{
     header::{HOST, HeaderMap, HeaderValue, ORIGIN, REFERER},
 };
 use serde::de::DeserializeOwned;
-use tokio::{sync::oneshot, time::timeout};
+use tokio::time::timeout;
 
-use super::{
-    ApiError, Reply, Request,
-    body::{self, Body},
-    routes,
-    serve::Api,
-};
+use super::{ApiError, Reply, Request, api::Api, body::Body};
 
 /// The host header of each request, which no web page can send (tailscale `apitype.LocalAPIHost`).
 const LOCAL_HOST: &str = "local-tailscaled.sock";
@@ -26,72 +21,42 @@ const PREFIX: &str = "/localapi/v0/";
 const MAX_BODY: usize = 256 << 10;
 /// The time limit of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit of an answer: more than the longest limit of the agent, which is that of a login.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// A parsed request.
 pub(super) struct Call<'a> {
     pub(super) api: &'a Api,
     pub(super) method: Method,
-    pub(super) query: String,
+    pub(super) path: String,
+    query: String,
     may_write: bool,
     body: Incoming,
 }
 
-/// Answers a request of a user.
-pub(super) async fn answer(
-    api: &Api,
-    user: u32,
-    request: hyper::Request<Incoming>,
-) -> Response<Body> {
-    let mut response = match route(api, user, request).await {
-        Ok(response) => response,
-        Err(error) => error.into(),
-    };
-    let headers = response.headers_mut();
-    headers.insert("Content-Security-Policy", HeaderValue::from_static("default-src 'none'"));
-    headers.insert("X-Content-Type-Options", HeaderValue::from_static("nosniff"));
-    // `Tailscale-Version` is absent, because the command would warn about a different version.
-    response
-}
+pub(super) type Answer = Result<Response<Body>, ApiError>;
 
-async fn route(
-    api: &Api,
-    user: u32,
-    request: hyper::Request<Incoming>,
-) -> Result<Response<Body>, ApiError> {
-    let (head, body) = request.into_parts();
-    if !is_local(&head.headers) {
-        return Err(ApiError::denied("invalid localapi request"));
-    }
-    let path = head.uri.path();
-    let Some(name) = path.strip_prefix(PREFIX) else {
-        return match path {
-            "/" => Ok(body::text("linerate\n")),
-            _ => Err(ApiError::absent(format_args!("not found: {path}"))),
+impl<'a> Call<'a> {
+    /// Checks the origin of a request of a user, and parses its head. Returns the name of the
+    /// request; `None` for a path that does not belong to the interface.
+    pub(super) fn new(
+        api: &'a Api,
+        user: u32,
+        request: hyper::Request<Incoming>,
+    ) -> Result<(Option<String>, Self), ApiError> {
+        let (head, body) = request.into_parts();
+        if !is_local(&head.headers) {
+            return Err(ApiError::denied("invalid localapi request"));
+        }
+        let name = head.uri.path().strip_prefix(PREFIX).map(str::to_owned);
+        let call = Self {
+            api,
+            method: head.method,
+            path: head.uri.path().to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            may_write: api.may_write(user),
+            body,
         };
-    };
-    let call = Call {
-        api,
-        method: head.method,
-        query: head.uri.query().unwrap_or_default().to_owned(),
-        may_write: api.writers.has(user),
-        body,
-    };
-    routes::answer(name, call).await
-}
+        Ok((name, call))
+    }
 
-/// Whether a request comes from a program, and not from a web page in a browser.
-fn is_local(headers: &HeaderMap) -> bool {
-    let mut hosts = headers.get_all(HOST).iter();
-    let host = hosts.next().map_or(&b""[..], HeaderValue::as_bytes);
-    (host.is_empty() || host == LOCAL_HOST.as_bytes())
-        && hosts.next().is_none()
-        && !headers.contains_key(ORIGIN)
-        && !headers.contains_key(REFERER)
-}
-
-impl Call<'_> {
     /// Checks the method of a request that all users may make.
     pub(super) fn check_read(&self, method: &Method) -> Result<(), ApiError> {
         if self.method == method || (method == Method::GET && self.method == Method::HEAD) {
@@ -142,21 +107,16 @@ impl Call<'_> {
         &self,
         request: impl FnOnce(Reply<T>) -> Request,
     ) -> Result<T, ApiError> {
-        request_agent(self.api, request).await
+        self.api.request(request).await
     }
 }
 
-/// Sends a request to the agent and returns its answer.
-pub(super) async fn request_agent<T>(
-    api: &Api,
-    request: impl FnOnce(Reply<T>) -> Request,
-) -> Result<T, ApiError> {
-    let (reply, answer) = oneshot::channel();
-    let answered = async {
-        let ended = || ApiError::not_now("the node is ending");
-        api.requests.send(request(reply)).await.map_err(|_| ended())?;
-        answer.await.map_err(|_| ended())?
-    };
-    let late = |_| ApiError::new(hyper::StatusCode::GATEWAY_TIMEOUT, "the node did not answer");
-    timeout(ANSWER_TIMEOUT, answered).await.map_err(late)?
+/// Whether a request comes from a program, and not from a web page in a browser.
+fn is_local(headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = hosts.next().map_or(&b""[..], HeaderValue::as_bytes);
+    (host.is_empty() || host == LOCAL_HOST.as_bytes())
+        && hosts.next().is_none()
+        && !headers.contains_key(ORIGIN)
+        && !headers.contains_key(REFERER)
 }

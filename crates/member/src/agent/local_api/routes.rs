@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use hyper::{Method, Response};
+use hyper::{Method, Response, body::Incoming, header::HeaderValue};
 use serde_json::{Value, json};
 use tailnet::{
     keys::NodePublic,
@@ -12,19 +12,44 @@ use tailnet::{
 
 use super::{
     ApiError, Request, WhoIsQuery,
-    body::{Body, done, json, watch},
-    call::{Call, request_agent},
+    api::Api,
+    body::{Body, done, json, text, watch},
+    call::{Answer, Call},
     tka,
+    unsupported::absent,
 };
 
 /// The longest datagram of a ping: the largest MTU that is probed (tailscale
 /// `magicsock/peermtu.go`), less the headers of IPv6 and UDP.
 const MAX_PING: u16 = 9000 - 48;
 
-pub(super) type Answer = Result<Response<Body>, ApiError>;
+/// Answers a request of a user.
+pub(super) async fn answer(
+    api: &Api,
+    user: u32,
+    request: hyper::Request<Incoming>,
+) -> Response<Body> {
+    let mut response = match route(api, user, request).await {
+        Ok(response) => response,
+        Err(error) => error.into(),
+    };
+    let headers = response.headers_mut();
+    headers.insert("Content-Security-Policy", HeaderValue::from_static("default-src 'none'"));
+    headers.insert("X-Content-Type-Options", HeaderValue::from_static("nosniff"));
+    // `Tailscale-Version` is absent, because the command would warn about a different version.
+    response
+}
+
+async fn route(api: &Api, user: u32, request: hyper::Request<Incoming>) -> Answer {
+    match Call::new(api, user, request)? {
+        (Some(name), call) => dispatch(&name, call).await,
+        (None, call) if call.path == "/" => Ok(text("linerate\n")),
+        (None, call) => Err(ApiError::absent(format_args!("not found: {}", call.path))),
+    }
+}
 
 /// Answers the request with this name.
-pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
+async fn dispatch(name: &str, call: Call<'_>) -> Answer {
     match name {
         "prefs" | "check-prefs" | "start" | "login-interactive" | "logout" => {
             change(name, call).await
@@ -46,7 +71,7 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
             call.check_write(&Method::PATCH)?;
             let api = call.api;
             let edits = call.body().await?;
-            json(&*request_agent(api, |reply| Request::EditPrefs { edits, reply }).await?)
+            json(&*api.request(|reply| Request::EditPrefs { edits, reply }).await?)
         }
         "prefs" => {
             call.check_read(&Method::GET)?;
@@ -57,7 +82,7 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
             let api = call.api;
             let prefs: Box<Prefs> = call.body().await?;
             prefs.check()?;
-            request_agent(api, |reply| Request::CheckPrefs { prefs, reply }).await?;
+            api.request(|reply| Request::CheckPrefs { prefs, reply }).await?;
             json(&json!({}))
         }
         "start" => {
@@ -67,7 +92,7 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
             if let Some(prefs) = &options.update_prefs {
                 prefs.check()?;
             }
-            request_agent(api, |reply| Request::Start { options, reply }).await?;
+            api.request(|reply| Request::Start { options, reply }).await?;
             Ok(done())
         }
         "login-interactive" => {
@@ -116,10 +141,9 @@ async fn read(name: &str, call: Call<'_>) -> Answer {
             let mask: WatchMask =
                 call.parameter("mask").unwrap_or_default().parse().map_err(ApiError::bad)?;
             let (watcher, response) =
-                watch(&call.api.watchers).ok_or_else(|| ApiError::not_now("too many watchers"))?;
+                watch(call.api.watchers()).ok_or_else(|| ApiError::not_now("too many watchers"))?;
             let request = Request::Watch { mask, watcher };
-            let ended = |_| ApiError::not_now("the node is ending");
-            call.api.requests.send(request).await.map_err(ended)?;
+            call.api.send(request).await?;
             Ok(response)
         }
     }
@@ -245,41 +269,4 @@ async fn constant(name: &str, call: Call<'_>) -> Answer {
         "serve-config" | "services" if is_get => json(&json!({})),
         _ => Err(absent(name)),
     }
-}
-
-pub(super) fn absent(name: &str) -> ApiError {
-    let first = name.split('/').next().unwrap_or_default();
-    ApiError::unsupported(match first {
-        "tka" => "recovery of tailnet lock from a stolen key; use a node that runs tailscaled",
-        "serve-config" | "query-feature" => "serve and funnel",
-        "cert" | "set-dns" => "certificates",
-        "files" | "file-put" | "file-targets" => "sending files (Taildrop)",
-        "drive" => "shared folders",
-        "appc-route-info" => "app connectors",
-        "suggest-exit-node" | "set-use-exit-node-enabled" | "routecheck" => {
-            "the choice of an exit node; `tailscale set --exit-node=NODE` sets one"
-        }
-        "bugreport" | "goroutines" | "pprof" | "logtap" | "debug-log" => {
-            "reports to Tailscale; see the log of linerate"
-        }
-        "component-debug-logging" | "dev-set-state-store" => "debugging of tailscaled",
-        _ if first.starts_with("debug-") => "debugging of tailscaled",
-        "metrics" | "usermetrics" | "upload-client-metrics" => {
-            "metrics of tailscaled; linerate has its own (--metrics)"
-        }
-        "dns-query" | "dns-osconfig" => "tailscale dns",
-        "dial" => "connections through the daemon; use the proxy of linerate",
-        "update" => "updates of itself",
-        "policy" => "policies of the system",
-        "id-token" | "alpha-set-device-attrs" => "identities and attributes",
-        "set-expiry-sooner"
-        | "reset-auth"
-        | "disconnect-control"
-        | "reload-config"
-        | "shutdown"
-        | "set-udp-gro-forwarding" => first,
-        _ => {
-            return ApiError::absent(format_args!("linerate does not support /localapi/v0/{name}"));
-        }
-    })
 }

@@ -16,10 +16,7 @@ use tokio::{
     sync::mpsc::{Sender, channel},
 };
 
-use super::{
-    serve::{Api, connect},
-    *,
-};
+use super::{api::Api, serve::connect, *};
 
 const ROOT: u32 = 0;
 const READER: u32 = 4242;
@@ -27,9 +24,13 @@ const OPERATOR: u32 = 4243;
 const OWN: u32 = 4244;
 
 fn api(requests: Sender<Request>) -> Arc<Api> {
+    Arc::new(Api::new(writers(), requests))
+}
+
+fn writers() -> Arc<Writers> {
     let writers = Writers::new(Some(OWN));
     writers.set_operator(Some(OPERATOR));
-    Arc::new(Api::new(Arc::new(writers), requests))
+    Arc::new(writers)
 }
 
 /// A connected program of a user.
@@ -106,7 +107,8 @@ async fn status_has_peers_unless_disabled() {
 
 #[tokio::test]
 async fn all_users_read_preferences_and_only_writers_change_them() {
-    let api = api(Canned::running().start());
+    let writers = writers();
+    let api = Arc::new(Api::new(writers.clone(), Canned::running().start()));
     let edits = json!({"Hostname": "new", "HostnameSet": true});
     let mut reader = Program::new(&api, READER).await;
     let (code, prefs) = reader.get("prefs").await;
@@ -121,7 +123,7 @@ async fn all_users_read_preferences_and_only_writers_change_them() {
     }
     // Only root writes to a node that root started.
     assert!(!Writers::new(None).has(OWN) && Writers::new(None).has(ROOT));
-    api.writers.set_operator(None);
+    writers.set_operator(None);
     let mut previous = Program::new(&api, OPERATOR).await;
     assert_eq!(previous.request(Method::PATCH, "prefs", Some(&edits)).await.0, 403);
 }

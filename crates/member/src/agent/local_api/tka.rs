@@ -13,8 +13,8 @@ use zeroize::Zeroizing;
 use super::{
     ApiError, Request,
     body::{done, json, text},
-    call::{Call, request_agent},
-    routes::{Answer, absent},
+    call::{Answer, Call},
+    unsupported::absent,
 };
 
 /// The most updates in a log.
@@ -71,10 +71,7 @@ pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
             let body = call.bytes().await?;
             let key = <[u8; 32]>::try_from(&body[..]).map_err(|_| ApiError::bad("not a key"))?;
             let command = TkaCommand::Affected(key);
-            json(
-                &request_agent(api, |reply| Request::Tka { command: Box::new(command), reply })
-                    .await?,
-            )
+            json(&api.request(|reply| Request::Tka { command: Box::new(command), reply }).await?)
         }
         _ => change(name, call).await,
     }
@@ -106,10 +103,9 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
             TkaCommand::Wrap { auth_key, by }
         }
     };
-    let answer =
-        request_agent(api, |reply| Request::Tka { command: Box::new(command), reply }).await?;
+    let answer = api.request(|reply| Request::Tka { command: Box::new(command), reply }).await?;
     match name {
-        "tka/init" => json(&request_agent(api, |reply| Request::TkaStatus { reply }).await?),
+        "tka/init" => json(&api.request(|reply| Request::TkaStatus { reply }).await?),
         "tka/modify" => {
             let mut response = done();
             *response.status_mut() = StatusCode::NO_CONTENT;
