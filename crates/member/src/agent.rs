@@ -1,5 +1,5 @@
 //! The agent: the process that exchanges messages with the coordinator, relays and programs, and
-//! makes the decisions. It has no WireGuard key. It parses all input from the network, and it runs
+//! makes the decisions. It lacks the WireGuard key. It parses all input from the network, and it runs
 //! without privileges.
 //!
 //! ```text

@@ -35,7 +35,7 @@ pub fn public_key(text: &str) -> anyhow::Result<[u8; 32]> {
 /// Creates a secret that disables tailnet lock, and its hash.
 ///
 /// # Errors
-/// There is no randomness.
+/// Randomness is not available.
 pub fn new_secret() -> anyhow::Result<(Zeroizing<String>, [u8; 32])> {
     let mut secret = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *secret).context("randomness")?;

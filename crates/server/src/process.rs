@@ -9,7 +9,7 @@
 //!
 //! At shutdown, the last-seen times of connected nodes are stored. Acknowledged changes are on disk
 //! already. A thread reads the signals. tokio's `signal` feature is not used: cargo would enable it
-//! for `linerate` as well, whose sandbox does not allow its system calls.
+//! for `linerate` as well, and its sandbox does not allow those system calls.
 
 pub mod context;
 pub mod files;

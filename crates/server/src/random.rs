@@ -1,6 +1,6 @@
 //! Random names.
 
-/// A random name that cannot be guessed, for a waiting registration or a server.
+/// A random name that cannot be guessed. It names a waiting registration or a server.
 pub fn random_number() -> anyhow::Result<String> {
     let mut number = [0; 12];
     getrandom::fill(&mut number)?;

@@ -51,7 +51,7 @@ use super::{
 pub(super) enum Effect {
     /// Send this to the data plane.
     Plane(ToDataPlane),
-    /// The coordinator registered another node key, whose candidate the data plane has.
+    /// The coordinator registered another node key. The data plane has its candidate.
     KeyChanged,
     /// The map changed.
     MapChanged(Changes),
@@ -70,7 +70,7 @@ pub(super) enum Notification {
     LoginPage(String),
     LoginFinished,
     LoginFailed(String),
-    /// The coordinator cannot be reached, and there is no map.
+    /// The coordinator cannot be reached, and a map is missing.
     Unreachable(String),
     PrefsChanged,
 }

@@ -5,7 +5,7 @@
 //!   data plane ──┐            ┌── ThisNode: key, preferences, map, files
 //!   steward ─────┤            ├── Coordinator: login, session, tailnet lock
 //!   relays ──────┤            ├── Mesh: paths, endpoints, home relay
-//!   coordinator ─┼──► Agent ──┼── AppliedSettings: what follows from map and preferences
+//!   coordinator ─┼──► Agent ──┼── AppliedSettings: the result of map and preferences
 //!   programs ────┤            ├── Machine, Host: addresses; routes, resolvers, DNS server
 //!   check tasks ─┤            ├── RelayProcess, TunnelPings, Programs
 //!   clock ───────┘            `── Problems

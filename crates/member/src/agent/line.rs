@@ -33,7 +33,7 @@ struct Shared<M: Message> {
 }
 
 impl<M: Message> LineSender<M> {
-    /// A sender whose messages remain in the queue until the writer takes them.
+    /// A sender. Its messages remain in the queue until the writer takes them.
     pub fn new() -> Self {
         Self(Arc::new(Shared { pending: Mutex::default(), more: Notify::new() }))
     }

@@ -387,14 +387,14 @@ impl Mesh {
         self.paths.handle_peer_gone(region, peer, now);
     }
 
-    /// Pings a peer. `None` if it has no path.
+    /// Pings a peer. `None` without a path.
     pub fn ping(&mut self, peer: NodePublic, now: Duration) -> Option<u32> {
         self.paths.ping(peer, now)
     }
 
     pub fn poll_timeout(&self) -> Option<Duration> {
         let paths = self.paths.poll_timeout();
-        // Without path timers there is no traffic.
+        // Without path timers, nothing is sent.
         let check = self.network.poll_timeout(paths.is_some());
         let previous = self.previous_paths.poll_timeout();
         paths.into_iter().chain(check).chain(previous).min()

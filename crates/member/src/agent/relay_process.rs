@@ -186,7 +186,7 @@ impl RelayProcess {
         }
     }
 
-    /// The response to a request. Without addresses there is none, and the peer repeats its request
+    /// The response to a request. Without addresses it is absent, and the peer repeats its request
     /// after three seconds.
     fn response(
         &self,

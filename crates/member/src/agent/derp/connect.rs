@@ -135,7 +135,7 @@ async fn direct(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<tokio::net::
     let port = node.derp_port();
     let mut addresses: Vec<SocketAddr> =
         node.addresses().map(|ip| SocketAddr::new(ip, port)).collect();
-    // Look-ups are needed only without addresses, so that a dead name server has no effect
+    // Look-ups are needed only without addresses, so that a dead name server does no harm
     // otherwise.
     if addresses.is_empty() {
         addresses = look_up(&node.host_name, port).await?;

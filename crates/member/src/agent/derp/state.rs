@@ -68,7 +68,7 @@ struct Liveness {
     last_sent: Instant,
     /// The time of the first datagram that was sent after the last received frame.
     unanswered_since: Option<Instant>,
-    /// The time of the ping whose answer is awaited.
+    /// The time of the ping without an answer.
     doubted_since: Option<Instant>,
     /// Whether [`Shared::watch`] waits for an answer.
     is_watched: bool,

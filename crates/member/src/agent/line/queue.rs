@@ -30,7 +30,7 @@ pub trait Message: Serialize + Sized + Send + 'static {
 /// Messages to the data plane. The fields are in the order in which they are sent.
 #[derive(Debug, Default)]
 pub struct PlaneQueue {
-    /// Messages whose order matters.
+    /// Messages in a fixed order.
     commands: VecDeque<ToDataPlane>,
     /// Before the peers, so that no packet of a new peer passes by the old rules.
     filter: Option<FilterPolicy>,

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{ApiError, Reply, Request, Writers};
 
-/// The most connections of a user who may not write, so that others can connect.
+/// The most connections of a user without write access, so that others can connect.
 const MAX_PER_READER: usize = 16;
 /// The most connections of all such users.
 const MAX_READERS: usize = 48;
@@ -50,7 +50,7 @@ impl Api {
         &self.watchers
     }
 
-    /// Sends a request to the agent that has no answer.
+    /// Sends a request without an answer to the agent.
     pub(super) async fn send(&self, request: Request) -> Result<(), ApiError> {
         let ended = |_| ApiError::not_now("the node is ending");
         self.requests.send(request).await.map_err(ended)
