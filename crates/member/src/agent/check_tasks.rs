@@ -26,7 +26,7 @@ pub(super) enum CheckResult {
     Nat64Prefix(Option<Option<Prefix>>),
 }
 
-/// Starts tasks. Their results go to the agent.
+/// Starts tasks that send their results to the agent.
 pub(super) struct CheckTasks {
     results: mpsc::Sender<CheckResult>,
 }

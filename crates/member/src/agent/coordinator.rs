@@ -46,12 +46,12 @@ use super::{
     tka::Tka,
 };
 
-/// What the agent must do after an event.
+/// A consequence of an event for the other parts of the agent.
 #[derive(Debug)]
 pub(super) enum Effect {
     /// Send this to the data plane.
     Plane(ToDataPlane),
-    /// The coordinator registered another node key. The data plane has its candidate.
+    /// The coordinator registered a candidate key of the data plane.
     KeyChanged,
     /// The map changed.
     MapChanged(Changes),
@@ -70,7 +70,7 @@ pub(super) enum Notification {
     LoginPage(String),
     LoginFinished,
     LoginFailed(String),
-    /// The coordinator cannot be reached, and a map is missing.
+    /// The coordinator cannot be reached, and this node has not received a map.
     Unreachable(String),
     PrefsChanged,
 }

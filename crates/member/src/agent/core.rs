@@ -1,5 +1,5 @@
 //! The agent's router, without sockets: [`Agent::handle`] gives each event to its owner, and
-//! applies what the owner returns.
+//! applies the effects that the owner returns.
 //!
 //! ```text
 //!   data plane ──┐            ┌── ThisNode: key, preferences, map, files
@@ -11,52 +11,46 @@
 //!   clock ───────┘            `── Problems
 //! ```
 //!
-//! The effects go to queues, which other tasks send.
+//! The effects go to queues. Other tasks send them.
 
+mod parts;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, net::IpAddr, ops::Range, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::IpAddr, ops::Range, time::Duration};
 
-use ipnet::IpNet;
 use sys::process::release_heap;
 use tailnet::{
-    ipc::{
-        FromSteward, PeerEvent, ToAgent, ToDataPlane, ToSteward,
-        peer_relay::{FromRelayServer, ToRelayServer},
-    },
+    ipc::{FromSteward, PeerEvent, ToAgent, ToDataPlane, peer_relay::FromRelayServer},
     local::{PingKind, PingResult, StartOptions},
     map::Changes,
     messages::DerpRegion,
     prefs::Prefs,
 };
-use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 use super::{
     applied::{AppliedSettings, Surroundings},
     check_tasks::{CheckResult, CheckTasks},
     clock::Clock,
-    control::{self, dial::SocketHook},
-    coordinator::{self, Connect, Coordinator, EXPIRED, Effect, Notification, is_page},
+    control,
+    coordinator::{self, Coordinator, EXPIRED, Effect, Notification, is_page},
     derp,
     host::Host,
     line::LineSender,
-    local_api::{ApiError, Reply, Request, Writers},
+    local_api::{ApiError, Reply, Request},
     machine::Machine,
     mesh::{self, Mesh},
-    portmap::PortMapping,
     problems::Problems,
     programs::Programs,
     relay_process::RelayProcess,
     relays::Relays,
-    roots::Roots,
-    state_folder::StateFolder,
     this_node::ThisNode,
-    tka::Tka,
     tunnel_pings::{self, PingRequester, TunnelPings},
     view::View,
 };
+
+pub(super) use self::parts::{Lines, Parts};
 
 /// A delay of a timer that indicates a stall of this process, for example while it reads a large
 /// map on a busy machine. Replies of peers wait in queues during a stall. After a longer delay the
@@ -82,33 +76,6 @@ pub(super) struct Agent {
     clock: Clock,
 }
 
-/// The parts of a new agent.
-pub(super) struct Parts {
-    pub has_interface: bool,
-    pub address_ranges: Vec<IpNet>,
-    pub state: StateFolder,
-    pub roots: Roots,
-    pub hook: Option<SocketHook>,
-    pub lines: Lines,
-    pub relays: mpsc::Sender<derp::Command>,
-    pub control_events: mpsc::Sender<(u32, control::Event)>,
-    /// Receives the results of network checks.
-    pub check_results: mpsc::Sender<CheckResult>,
-    pub port_mapping: PortMapping,
-    pub writers: Arc<Writers>,
-    pub machine: Machine,
-    /// Starts a session with a coordinator.
-    pub connect: Box<Connect>,
-    pub clock: Clock,
-}
-
-/// Senders to the other processes of this node.
-pub(super) struct Lines {
-    pub plane: LineSender<ToDataPlane>,
-    pub steward: Option<LineSender<ToSteward>>,
-    pub relay_server: Option<LineSender<ToRelayServer>>,
-}
-
 /// Events.
 pub(super) enum Input {
     Plane(ToAgent),
@@ -125,43 +92,6 @@ pub(super) enum Input {
 }
 
 impl Agent {
-    /// An agent without information from the data plane or a coordinator.
-    ///
-    /// # Errors
-    /// Its keys cannot be read or created.
-    pub fn new(parts: Parts) -> anyhow::Result<Self> {
-        let Parts { has_interface, state, roots, hook, lines, .. } = parts;
-        let machine_key = state.machine_key()?;
-        let mesh = Mesh::new(state.disco_key()?, parts.port_mapping);
-        let node = ThisNode::new(state.clone());
-        let tka = Tka::new(state, &node.prefs().control_url)?;
-        let mut problems = Problems::default();
-        if let Some(problem) = roots.problem() {
-            tracing::warn!("{problem}");
-            problems.set("certificates", problem);
-        }
-        let host = Host::new(lines.steward, hook.clone());
-        let (events, connect) = (parts.control_events, parts.connect);
-        let session =
-            coordinator::SessionParts { machine_key, roots, hook, has_interface, events, connect };
-        Ok(Self {
-            node,
-            coordinator: Coordinator::new(session, tka),
-            mesh,
-            applied: AppliedSettings::new(has_interface, parts.address_ranges),
-            machine: parts.machine,
-            host,
-            relay_process: RelayProcess::new(lines.relay_server),
-            programs: Programs::new(parts.writers),
-            tunnel_pings: TunnelPings::default(),
-            problems,
-            plane: lines.plane,
-            relays: Relays::new(parts.relays),
-            check_tasks: CheckTasks::new(parts.check_results),
-            clock: parts.clock,
-        })
-    }
-
     /// Whether requests of programs can be answered: before the data plane's description of this
     /// node, the agent does not know whether it is logged in.
     pub fn is_ready(&self) -> bool {

@@ -39,7 +39,7 @@ use tailnet::{
 use self::{network_checks::NetworkChecks, outbox::Outbox, previous_paths::PreviousPaths};
 use super::{check_tasks::CheckResult, portmap::PortMapping};
 
-/// What the agent must send or do for the mesh.
+/// A task for the agent.
 #[derive(Debug)]
 pub(super) enum Output {
     /// Send this to the data plane.
@@ -394,7 +394,7 @@ impl Mesh {
 
     pub fn poll_timeout(&self) -> Option<Duration> {
         let paths = self.paths.poll_timeout();
-        // Without path timers, nothing is sent.
+        // Traffic sets path timers.
         let check = self.network.poll_timeout(paths.is_some());
         let previous = self.previous_paths.poll_timeout();
         paths.into_iter().chain(check).chain(previous).min()
@@ -420,7 +420,7 @@ impl Mesh {
         let of_paths = std::iter::from_fn(|| self.paths.poll_transmit());
         self.outbox.seal(of_paths, self.network.nat64(), &mut outputs);
         // Sockets are closed after peers have other paths.
-        let closed = closed.into_iter().map(|number| ToDataPlane::CloseSockets(number));
+        let closed = closed.into_iter().map(ToDataPlane::CloseSockets);
         outputs.extend(closed.map(Output::Plane));
         if home {
             outputs.push(Output::Home(self.network.home()));

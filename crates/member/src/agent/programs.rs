@@ -19,7 +19,7 @@ const MAX_PINGS: usize = 64;
 
 /// The programs of this machine.
 pub(super) struct Programs {
-    /// The users who may change something.
+    /// The users with write access.
     writers: Arc<Writers>,
     watchers: Vec<Watcher>,
     pings: HashMap<u32, PendingPing>,

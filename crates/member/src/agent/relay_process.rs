@@ -186,8 +186,8 @@ impl RelayProcess {
         }
     }
 
-    /// The response to a request. Without addresses it is absent, and the peer repeats its request
-    /// after three seconds.
+    /// The response to a request; `None` without addresses. The peer repeats its request after three
+    /// seconds.
     fn response(
         &self,
         request: &AllocationRequest,

@@ -36,7 +36,7 @@ pub(super) struct ThisNode {
 }
 
 impl ThisNode {
-    /// A node with its saved preferences. It lacks a key until the data plane describes it.
+    /// A node with its saved preferences, and without a key until the data plane describes it.
     pub fn new(folder: StateFolder) -> Self {
         let saved = SavedState::new(folder);
         Self {

@@ -127,7 +127,7 @@ impl PendingPing {
     }
 }
 
-/// What the agent must send.
+/// A message for the agent to send.
 pub(super) enum Output {
     /// A ping, by the data plane.
     Ping(TunnelPing),

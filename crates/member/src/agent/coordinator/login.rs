@@ -24,7 +24,7 @@ pub(in crate::agent) const EXPIRED: &str =
 /// A secret that registers a node without a user.
 pub(super) type AuthKey = Zeroizing<String>;
 
-/// What the login needs to know of this node.
+/// The facts about this node on which the login depends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeFacts {
     /// Whether the user wants it to run.

@@ -87,7 +87,7 @@ impl Session {
         self.open.as_ref().is_some_and(is_same)
     }
 
-    /// Starts a session with the coordinator of the preferences, whose parsed URL is `url`.
+    /// Starts a session with the coordinator of the preferences. `url` is its parsed URL.
     pub fn start(&mut self, url: ControlUrl, prefs: &Prefs, scope: Scope, announced: Announcement) {
         let SessionParts { machine_key, roots, hook, events, connect, .. } = &self.parts;
         let settings = control::Settings {

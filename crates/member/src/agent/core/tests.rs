@@ -20,19 +20,24 @@ use serde_json::{Value, json};
 use tailnet::{
     control::messages::MapHead,
     disco::Disco,
+    ipc::peer_relay::ToRelayServer,
     keys::{DiscoKey, DiscoPublic, MachinePublic, NodePublic},
     local::Status,
     messages::MapResponse,
     prefs::MaskedPrefs,
 };
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use zeroize::Zeroizing;
 
 use super::*;
 use crate::agent::{
     Folder,
+    coordinator::Connect,
+    local_api::Writers,
     machine::{ReadAddresses, ReadRoutes},
-    portmap::Wanted,
+    portmap::{PortMapping, Wanted},
+    roots::Roots,
+    state_folder::StateFolder,
 };
 
 const KEY: NodePublic = NodePublic([1; 32]);

@@ -1,5 +1,5 @@
-//! The state of a region's connection, which its tasks share: what to send, and whether the relay
-//! still answers.
+//! The state of a region's connection, which its tasks share: the data to send, and the signs that
+//! the relay still answers.
 //!
 //! ```text
 //!   Handle ── datagrams, home, check ──► Shared ──► frames ──► writer
@@ -68,7 +68,7 @@ struct Liveness {
     last_sent: Instant,
     /// The time of the first datagram that was sent after the last received frame.
     unanswered_since: Option<Instant>,
-    /// The time of the ping without an answer.
+    /// The time of the last unanswered ping.
     doubted_since: Option<Instant>,
     /// Whether [`Shared::watch`] waits for an answer.
     is_watched: bool,
@@ -84,7 +84,7 @@ pub struct Ended {
     pub dropped: u64,
 }
 
-/// What to do with a connection.
+/// The next step for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
     /// Watch it again at this time.

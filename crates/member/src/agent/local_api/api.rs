@@ -1,5 +1,5 @@
-//! The state that all connections to the local API share: the agent's channel, the users who may
-//! write, and the limits of connections.
+//! The state that all connections to the local API share: the agent's channel, the writers, and the
+//! limits of connections.
 
 use std::{
     collections::HashMap,

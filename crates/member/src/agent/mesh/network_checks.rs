@@ -1,4 +1,4 @@
-//! Checks of the network, and what they found: this machine's endpoints and NAT, the latencies of
+//! Checks of the network and their results: this machine's endpoints and NAT, the latencies of
 //! relays, and the home relay.
 //!
 //! Each change is recorded in [`Changes`], which the mesh applies to the paths.
