@@ -18,7 +18,7 @@ mod router;
 use std::time::Duration;
 
 use netns::{
-    Addresses, Family, Host, INTERFACE, Key, Pair, address, cable, is_local, linerate, ping,
+    Addresses, Family, Host, INTERFACE, Key, Pair, address, cable, linerate, ping, wait_until_local,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -76,7 +76,7 @@ fn up(host: &Host, number: u8, (own, other): (&Key, &Key), lines: &str, peer: &s
     let file = host.write_secret(&format!("{INTERFACE}.conf"), &text);
     let outcome = linerate(host, &format!("up {file}"));
     assert!(outcome.ok, "on {}: {}", host.name(), outcome.stderr);
-    is_local(host, &format!("fd09::{number}"));
+    wait_until_local(host, &format!("fd09::{number}"));
     outcome.stderr
 }
 
