@@ -449,6 +449,18 @@ mod tests {
     }
 
     #[test]
+    fn both_files_of_the_tree_have_marks_and_the_readme_eight_rows() {
+        let readme = include_str!("../../../README.md");
+        let page = include_str!("../../../docs/figures.md");
+        for file in [readme, page] {
+            assert!(replace(file, "").is_ok_and(|text| text.len() < file.len()));
+        }
+        let figures = readme.split(BEGIN).nth(1).and_then(|rest| rest.split(END).next()).unwrap();
+        let rows = figures.lines().filter(|line| line.starts_with("| "));
+        assert_eq!(rows.count(), 1 + 8, "with the headings");
+    }
+
+    #[test]
     fn figures_are_replaced_between_their_marks() {
         let readme = format!("a\n{BEGIN}\nold\n{END}\nb\n");
         let once = replace(&readme, "new\n").unwrap();
