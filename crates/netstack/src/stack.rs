@@ -53,7 +53,7 @@ use crate::net::{TcpListener, TcpStream, UdpSocket};
 pub struct Stack(Arc<Shared>);
 
 /// Time in which the last packets of a closed stack may leave.
-const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Stack {
     /// Creates a stack and its halves for the engine.
@@ -114,7 +114,8 @@ impl Stack {
     }
 
     /// Closes the stack. Connections are reset with a notification of their peers, and all present
-    /// and later operations fail. Waits for the resets to leave, at most 100 ms.
+    /// and later operations fail. Waits for the resets to leave, at most 1 s: the sending thread may be
+    /// late on a busy machine.
     pub fn close(&self) {
         self.0.lock().shut_down(true);
         // Resets that have not left after the timeout are lost.

@@ -18,7 +18,7 @@ use crate::{Config, StartError, start::start};
 
 /// A tunnel. It runs until its last clone is dropped.
 ///
-/// Dropping the last clone waits for the tunnel's threads, which takes at most 100 ms.
+/// Dropping the last clone waits for the tunnel's threads, which takes at most 1 s, and usually a few milliseconds.
 #[derive(Clone)]
 pub struct Tunnel(Arc<RunningTunnel>);
 
