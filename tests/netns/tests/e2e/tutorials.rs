@@ -15,7 +15,7 @@ mod from_wg_quick;
 
 use std::time::Duration;
 
-use netns::{Host, Implementation, Tailnet, logged, peer};
+use netns::{Host, Implementation, Tailnet, eventually, logged, peer};
 
 /// Time in which nodes reach an agreed state.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,6 +50,9 @@ case $verb:$now in
   *) echo "systemctl $verb is not of the rig" >&2; exit 1 ;;
 esac
 "#;
+
+/// The environment of a tutorial's commands.
+const ENVIRONMENT: &str = "PATH=/run/rig/bin:$PATH SSL_CERT_FILE=/run/rig/ca.pem";
 
 /// A part of a page.
 #[derive(Debug, PartialEq)]
@@ -99,9 +102,9 @@ impl<'a> Machines<'a> {
                     self.host(host).run(format!("mkdir -p $(dirname {path}) && cp {file} {path}"));
                 }
                 Block::Script { host, text } => {
+                    wait_for_pinged_nodes(self.host(host), text);
                     let script = self.host(host).write("script", &self.text(text));
-                    let line = "PATH=/run/rig/bin:$PATH SSL_CERT_FILE=/run/rig/ca.pem bash -e";
-                    let ended = logged(self.host(host), &format!("{line} {script}"));
+                    let ended = logged(self.host(host), &format!("{ENVIRONMENT} bash -e {script}"));
                     assert!(ended.ok, "on {host}:\n{text}\nprinted:\n{}", ended.stderr);
                     if text.contains("preauthkeys create") {
                         let key = ended.stderr.lines().last().expect("a key is printed");
@@ -122,6 +125,19 @@ impl<'a> Machines<'a> {
         let text = self.replaced.iter().fold(text.to_owned(), replace);
         assert!(!text.contains("KEY") || !self.key.is_empty(), "no key was printed before: {text}");
         text.replace("KEY", &self.key)
+    }
+}
+
+/// Waits until the node on a host has the nodes that a script pings before it joins. A reader of the
+/// page is slower than a new map.
+fn wait_for_pinged_nodes(host: &Host, script: &str) {
+    for line in script.lines().take_while(|line| !line.contains(" join ")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [program @ ("tailscale" | "linerate"), "ping", name] = words[..] else { continue };
+        eventually(&format!("{program} has {name}"), PATIENCE, || {
+            let status = host.run(format!("{ENVIRONMENT} {program} status"));
+            status.split_whitespace().any(|word| word == name)
+        });
     }
 }
 
