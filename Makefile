@@ -205,7 +205,7 @@ test-all:
 	stage 'networks that our own server coordinates' env LINERATE_NETNS_COORDINATOR=linerate \
 	  make --no-print-directory test-hosts ARGS='nat:: tailnet:: $(SKIP_APART)'; \
 	stage 'the longest frames of a coordinator' \
-	  cargo test --release -p linerate-tailnet --test memory -- --ignored; \
+	  cargo test --release -p linerate-mesh --test memory -- --ignored; \
 	for what in test-offloads battery smoke test-clients replicas soak memcheck mutants kernel-test arm-test \
 	  deb-test systemd-test container-test fuzz; do \
 	  stage "make $$what" make --no-print-directory $$what; \

@@ -32,11 +32,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use member::agent::control::dial::{Dialer, tls};
+use mesh::{dialing::ControlUrl, http_proxy::Proxies};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
-use tailnet::control::{dial::ControlUrl, proxy::Proxies};
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};

@@ -3,7 +3,7 @@
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize};
-use tailnet::messages::nil;
+use tailnet::nil;
 
 /// The maximum length of a text, in bytes.
 const MAX_TEXT: usize = 256;

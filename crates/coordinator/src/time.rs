@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tailnet::messages::{format_time, parse_time};
+use tailnet::map_messages::{format_time, parse_time};
 
 /// Go's zero time, which stands for an absent time.
 pub const ZERO_TIME: &str = "0001-01-01T00:00:00Z";

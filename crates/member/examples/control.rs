@@ -9,15 +9,11 @@ use member::agent::{
     control::{Command, Event, Settings, dial, run},
     roots::Roots,
 };
+use mesh::{dialing::ControlUrl, registration::Login, scope::Scope};
 use tailnet::{
-    control::{
-        dial::ControlUrl,
-        messages::{Announcement, EndpointKind},
-        register::Login,
-    },
     keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
-    messages::Node,
-    scope::Scope,
+    map_messages::Node,
+    ts2021::requests::{Announcement, EndpointKind},
 };
 use tokio::{
     sync::mpsc,

@@ -35,17 +35,17 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use ipc::{
+    self, PART, Reader,
+    relay_process::{FromRelayServer, ToRelayServer},
+};
 use member::relay_server::Bound;
 use packet::{ControlSend as _, Ecn, Endpoint, RecvBatch, SendBatch, UdpRecv, UdpSend};
 use sys::{Channel, Offloads, UdpReceiver, UdpSocket, clock};
 use tailnet::{
     disco::{Bind, Disco, Message},
-    ipc::{
-        self, PART, Reader,
-        peer_relay::{FromRelayServer, ToRelayServer},
-    },
+    geneve::{GENEVE_LEN, Geneve, Protocol, Vni},
     keys::{DiscoKey, DiscoPublic},
-    peer_relay::{GENEVE_LEN, Geneve, Protocol, Vni},
 };
 
 /// The datagrams in one batch of the sender.

@@ -32,14 +32,14 @@ use engine::{
     Attachments, ControlProtocols, ControlReceiver, Magic, MessageReceiver, OwnPackets, RelayPeer,
     RelayQueues, RelayRun, control_channel, message_channel,
 };
+use ipc::{self, Identity, Incoming, Outgoing, PART, Path, Reader, ToAgent, ToDataPlane};
 use node::Node;
 use packet::{Endpoint, Local, Waker};
 use sys::{Channel, process::release_heap};
 use tailnet::{
     disco,
-    ipc::{self, Identity, Incoming, Outgoing, PART, Path, Reader, ToAgent, ToDataPlane},
+    geneve::{Geneve, Protocol, Vni},
     keys::NodePublic,
-    peer_relay::{Geneve, Protocol, Vni},
 };
 use wg::PublicKey;
 

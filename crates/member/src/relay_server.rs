@@ -23,16 +23,14 @@ use std::{
 
 use anyhow::Context;
 use getrandom::{SysRng, rand_core::UnwrapErr};
+use ipc::{
+    self, Outgoing, PART, Reader,
+    relay_process::{FromRelayServer, ToRelayServer},
+};
+use mesh::peer_relay::Server;
 use packet::{ControlSend as _, Endpoint, Local};
 use sys::{Channel, Offloads, UdpReceiver, UdpSocket, clock, poll::readable};
-use tailnet::{
-    ipc::{
-        self, Outgoing, PART, Reader,
-        peer_relay::{FromRelayServer, ToRelayServer},
-    },
-    keys::DiscoKey,
-    peer_relay::Server,
-};
+use tailnet::keys::DiscoKey;
 use zeroize::Zeroizing;
 
 use self::forwarder::Forwarder;

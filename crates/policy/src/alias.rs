@@ -3,7 +3,7 @@
 use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
-use tailnet::messages::PortRange;
+use tailnet::map_messages::PortRange;
 
 use crate::refusal::{PortsFault, Reason};
 

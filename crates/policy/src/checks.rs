@@ -6,7 +6,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use tailnet::messages::PortRange;
+use tailnet::map_messages::PortRange;
 
 use crate::{
     alias::{self, Alias, Autogroup, ICMP, ICMP6, TCP, UDP, has_ports},

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use serde_json::Value;
-use tailnet::messages::{CapMap, Json};
+use tailnet::{map_messages::CapMap, raw_json::Json};
 
 use crate::{
     alias::{ANY_PORT, Alias, Autogroup},

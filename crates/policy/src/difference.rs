@@ -6,7 +6,7 @@ use std::{
     rc::Rc,
 };
 
-use tailnet::messages::PortRange;
+use tailnet::map_messages::PortRange;
 
 use crate::{
     alias::{ANY_PORT, ICMP, ICMP6, TCP, UDP, has_ports, text},

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use serde_json::Value;
-use tailnet::messages::{CapGrant, Destination, FilterRule, PortRange};
+use tailnet::map_messages::{CapGrant, Destination, FilterRule, PortRange};
 
 use crate::{
     alias::text,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use ipnet::IpNet;
 use serde_json::Value;
-use tailnet::messages::PortRange;
+use tailnet::map_messages::PortRange;
 
 use crate::{alias::Alias, refusal::Fault};
 

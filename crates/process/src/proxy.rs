@@ -14,6 +14,7 @@ use config::{
     uapi::{Change, Stats},
 };
 use host::resolve;
+use ipc;
 use ipnet::IpNet;
 use node::{IpSide, Node, tunnel_mtu};
 use packet::{IpRecv, IpSend, UdpRecv as _};
@@ -28,7 +29,6 @@ use sys::{
     process::{self, Helper, Signals, helper::Job},
     watch::Watch,
 };
-use tailnet::ipc;
 use wg::PostQuantum;
 
 use crate::{

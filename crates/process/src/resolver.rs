@@ -22,6 +22,7 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use config::EndpointName;
+use mesh::scope::addresses_in;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sys::{
     Channel,
@@ -30,7 +31,6 @@ use sys::{
         sandbox::{ALWAYS_READABLE, AccessRules, CallGroups, Ports, confine_calls, confine_files},
     },
 };
-use tailnet::scope::addresses_in;
 
 use crate::{
     children::{self, Role, unprivileged_user},

@@ -8,10 +8,9 @@
 //! ```
 
 mod bundle;
-mod frame;
-pub mod home;
-pub mod mesh;
-mod server;
+mod derp_frame;
+mod relay_end;
+pub mod relay_mesh;
 
 use crypto::{nacl, x25519};
 use rand_core::CryptoRng;
@@ -19,11 +18,11 @@ use zeroize::Zeroizing;
 
 pub use self::{
     bundle::{Bundles, read_bundle, write_bundles},
-    frame::{
+    derp_frame::{
         Decoder, FrameError, FromRelay, GoneReason, HEADER_LEN, MAX_FRAME, MAX_PACKET,
         SEND_OVERHEAD, kind, write_frame, write_packet,
     },
-    server::{FromClient, Login, RelayKey},
+    relay_end::{FromClient, Login, RelayKey},
 };
 
 /// The client's information at login (`derp.go`, `clientInfo`).

@@ -4,17 +4,17 @@
 //!   magic (6)  sender's disco key (32)  nonce (24)  NaCl box:  type (1)  version (1)  message
 //! ```
 
-mod birthday;
+mod birthday_message;
 mod codec;
 mod envelope;
-mod peer_relay;
+mod relay_messages;
 
 use std::{fmt, net::SocketAddr};
 
 pub use self::{
-    birthday::{BirthdayMessage, BirthdayStep},
+    birthday_message::{BirthdayMessage, BirthdayStep},
     envelope::{Disco, NONCE_LEN, sender},
-    peer_relay::{AllocateRequest, Bind, CHALLENGE_LEN, RelayEndpoint},
+    relay_messages::{AllocateRequest, Bind, CHALLENGE_LEN, RelayEndpoint},
 };
 use crate::keys::NodePublic;
 
@@ -47,8 +47,7 @@ pub enum Message {
         /// The endpoints of the sender.
         endpoints: Vec<SocketAddr>,
     },
-    /// The first step of binding the sender's address to an endpoint of a peer relay
-    /// ([`crate::peer_relay`]).
+    /// The first step of binding the sender's address to an endpoint of a peer relay.
     Bind(Bind),
     /// The second step: the peer relay's challenge.
     BindChallenge(Bind),

@@ -9,34 +9,32 @@
 //! The coordinator stores and distributes the updates, but cannot create them. Each node verifies
 //! them. A node with a trusted key creates updates, and signs the keys of other nodes.
 
-mod builder;
 mod cbor;
-mod chain;
-pub mod command;
-pub mod follow;
-mod json;
-mod key;
-mod peers;
+mod node_signature;
 mod private_key;
-mod signature;
-mod state;
-pub mod sync;
+mod rejected_peers;
+mod signature_json;
+pub mod sync_requests;
+mod trust_state;
+mod trusted_key;
 mod update;
+mod update_builder;
+mod update_chain;
 
 use std::fmt;
 
 pub use self::{
-    builder::{NewKey, first_checkpoint, read_public, sign},
-    chain::MAX_BYTES,
-    json::signature_json,
-    key::KeyId,
-    peers::rejected_peers,
+    node_signature::{Claim, claim},
     private_key::{TkaKey, WrappedAuthKey},
-    signature::{Claim, claim},
-    state::disablement_hash,
+    rejected_peers::rejected_peers,
+    signature_json::signature_json,
+    trust_state::disablement_hash,
+    trusted_key::KeyId,
     update::UpdateHash,
+    update_builder::{NewKey, first_checkpoint, read_public, sign},
+    update_chain::MAX_BYTES,
 };
-use self::{chain::Chain, state::State, update::Update};
+use self::{trust_state::State, update::Update, update_chain::Chain};
 use crate::keys::NodePublic;
 
 /// The authority: the trusted keys that sign node keys.
@@ -130,7 +128,7 @@ impl fmt::Display for VerifyError {
                 f,
                 "the chain exceeds {} updates or {} MiB: turn tailnet lock off and on again to start a \
                  new one",
-                chain::MAX_UPDATES,
+                update_chain::MAX_UPDATES,
                 MAX_BYTES >> 20
             ),
             Self::OtherNode => f.write_str("it is the signature of another node's key"),
@@ -249,7 +247,7 @@ impl Authority {
         if signature.is_empty() {
             return Err(VerifyError::Unsigned);
         }
-        signature::check(&self.state, node, signature).map(drop)
+        node_signature::check(&self.state, node, signature).map(drop)
     }
 
     /// Returns whether a secret turns tailnet lock off. Takes 16 MiB of memory and about 50 ms.

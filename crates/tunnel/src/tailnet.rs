@@ -53,12 +53,12 @@ mod status;
 
 use std::{net::IpAddr, thread::JoinHandle};
 
-use ::tailnet::local::{AuthKey, Notify, StartOptions, State, WatchMask};
 use member::{
     agent::local_api::{Reply, Request, watcher},
     client::read_server_key,
     plane::PlaneHandle,
 };
+use mesh::local_json::{AuthKey, Notify, StartOptions, State, WatchMask};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, timeout_at},

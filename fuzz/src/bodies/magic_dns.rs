@@ -1,7 +1,7 @@
 //! Input of a tailnet's resolver: queries of any program on the host, replies of resolvers.
 
-use tailnet::{
-    dns::{Answer, Config, Host, Names, Resolver, Transport, UDP_LEN},
+use mesh::{
+    magic_dns::{Answer, Config, Host, Names, Resolver, Transport, UDP_LEN},
     scope::Scope,
 };
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use packet::filter::{Policy, Rules};
-use tailnet::{
-    map::NetworkMap,
-    messages::MapResponse,
+use mesh::{
+    network_map::NetworkMap,
+    node_settings::{Environment, settings},
     prefs::Prefs,
-    settings::{Environment, settings},
 };
+use packet::filter::{Policy, Rules};
+use tailnet::map_messages::MapResponse;
 
 use super::take;
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use mesh::peer_relay::Server;
 use packet::Endpoint;
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use tailnet::{
     disco::{Bind, Disco, Message},
+    geneve::{GENEVE_LEN, Geneve, Protocol, Vni},
     keys::DiscoKey,
-    peer_relay::{GENEVE_LEN, Geneve, Protocol, Server, Vni},
 };
 
 use super::{steps, take};

@@ -2,9 +2,9 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use tailnet::portmap::{
+use mesh::portmap::{
     Mapper, Nonce, Target,
-    message::{LONGEST, Response},
+    mapping_messages::{LONGEST, Response},
 };
 
 use super::{steps, take};

@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
+use mesh::tka_follower::{Follower, LocalAuthority, SyncInput};
 use tailnet::{
     keys::NodePublic,
-    messages::TkaInfo,
-    tka::{
-        Authority,
-        follow::{Follower, LocalAuthority, SyncInput},
-        rejected_peers,
-        sync::Requester,
-    },
+    map_messages::TkaInfo,
+    tka::{Authority, rejected_peers, sync_requests::Requester},
 };
 
 use super::take;

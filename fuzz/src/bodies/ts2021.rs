@@ -1,16 +1,18 @@
 //! Input of a member from a coordinator: records, the early payload, frames, answers.
 
-use tailnet::control::{
-    dial::ControlUrl,
-    early::EarlyPayload,
-    frame::{FrameError, FrameReader, LONGEST},
-    messages::{MapHead, RegisterResponse},
-    noise::Response,
-    proxy::Proxies,
-    record::{Opener, PLAIN, RECORD, Sealer},
-    register::{Login, Registration},
+use mesh::{
+    dialing::{Candidate, ControlUrl},
+    http_proxy::Proxies,
+    registration::{Login, Registration},
 };
 use tailnet::keys::{MachineKey, NodePublic};
+use tailnet::ts2021::{
+    early_payload::EarlyPayload,
+    map_frames::{FrameError, FrameReader, LONGEST},
+    noise_handshake::Response,
+    record::{Opener, PLAIN, RECORD, Sealer},
+    requests::{MapHead, RegisterResponse},
+};
 
 use super::{steps, take};
 
@@ -115,8 +117,8 @@ fn frames(stream: &[u8], size: usize) -> Vec<Result<Vec<u8>, FrameError>> {
 
 fn answers(text: &[u8]) {
     if let Ok(head) = serde_json::from_slice::<MapHead>(text) {
-        let candidates = head.dial_plan.map(|plan| plan.candidates());
-        drop(candidates);
+        let planned = head.dial_plan.map(|plan| plan.candidates()).unwrap_or_default();
+        drop(planned.into_iter().map(Candidate::from).collect::<Vec<_>>());
     }
     if let Ok(response) = serde_json::from_slice::<RegisterResponse>(text) {
         let url = response.auth_url.clone();

@@ -1,6 +1,6 @@
 use std::net::Ipv4Addr;
 
-use tailnet::portmap::upnp::{
+use mesh::portmap::upnp_messages::{
     HttpLocation, Request, SearchResponse, Service, read_address, read_refusal,
 };
 

@@ -22,8 +22,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
 use tailnet::{
-    control::{noise, stream::NoiseStream},
     keys::{MachineKey, MachinePublic},
+    ts2021::{noise_handshake, noise_stream::NoiseStream},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -324,7 +324,8 @@ async fn serve_noise(
     behaviour: Behaviour,
     acceptor: Acceptor,
 ) -> std::io::Result<()> {
-    let response = noise::Response::new(&key(&behaviour), message, Zeroizing::new([11; 32]));
+    let response =
+        noise_handshake::Response::new(&key(&behaviour), message, Zeroizing::new([11; 32]));
     let response = response.expect("a member starts Noise");
     match &behaviour {
         Behaviour::RepliesWith(bytes) => stream.write_all(bytes).await?,

@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use tailnet::messages::FilterRule;
+use tailnet::map_messages::FilterRule;
 
 use super::State;
 use crate::{

@@ -11,7 +11,7 @@ use coordinator::{
 use serde_json::{Value, json};
 use tailnet::{
     keys::{DiscoPublic, MachinePublic, NodePublic},
-    messages::MapResponse,
+    map_messages::MapResponse,
 };
 
 /// The prefix of the URLs of pending registrations.

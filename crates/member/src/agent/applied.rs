@@ -10,14 +10,14 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use ipc::{DesiredHost, ToDataPlane};
 use ipnet::IpNet;
-use tailnet::{
-    dns,
-    ipc::{DesiredHost, ToDataPlane},
-    keys::NodePublic,
+use mesh::{
+    magic_dns,
+    node_settings::{Environment, Settings, TkaStatus, settings},
     paths::PeerInfo,
-    settings::{Environment, Settings, TkaStatus, settings},
 };
+use tailnet::keys::NodePublic;
 
 use super::{clock::Clock, this_node::ThisNode, throttle::Throttle};
 
@@ -89,7 +89,7 @@ impl AppliedSettings {
     }
 
     /// Takes the names. The settings do not need them afterwards.
-    pub fn take_names(&mut self) -> dns::Config {
+    pub fn take_names(&mut self) -> magic_dns::Config {
         std::mem::take(&mut self.settings.names)
     }
 

@@ -3,7 +3,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use tailnet::nat64::Prefix;
+use mesh::nat64::Prefix;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{

@@ -33,15 +33,15 @@ mod tka;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mesh::{
+    dialing::ControlUrl,
+    registration::{Login, Registered},
+    tka_follower::SyncRequest,
+};
 use tailnet::{
-    control::{
-        dial::ControlUrl,
-        messages::{Announcement, MapHead},
-        register::{Login, Registered},
-    },
     keys::{MachineKey, MachinePublic, NodePublic},
-    messages::MapResponse,
-    tka::follow::SyncRequest,
+    map_messages::MapResponse,
+    ts2021::requests::{Announcement, MapHead},
 };
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 

@@ -13,18 +13,16 @@ mod session;
 use std::time::Duration;
 
 use base64ct::{Base64, Encoding as _};
+use ipc::ToDataPlane;
+use mesh::{
+    local_json::State, network_map::Changes, registration::Registered, tka_command::TkaCommand,
+    tka_follower::SyncRequest,
+};
 use serde_json::Value;
 use tailnet::{
-    control::{
-        messages::{Announcement, PingRequest},
-        register::Registered,
-    },
-    ipc::ToDataPlane,
     keys::NodePublic,
-    local::{State, UserProfile},
-    map::Changes,
-    messages::MapResponse,
-    tka::{command::TkaCommand, follow::SyncRequest},
+    map_messages::{MapResponse, UserProfile},
+    ts2021::requests::{Announcement, PingRequest},
 };
 use zeroize::Zeroizing;
 
@@ -217,10 +215,8 @@ impl Coordinator {
         let Some((auth_key, previous)) = self.login.handle_candidate() else { return };
         let old = Some(node.key()).filter(|key| !key.is_zero() && *key != candidate);
         let login = self.tka.login(candidate, auth_key, previous.as_deref());
-        self.session.set_goal(Command::Login(tailnet::control::register::Login {
-            old_node_key: old,
-            ..login
-        }));
+        self.session
+            .set_goal(Command::Login(mesh::registration::Login { old_node_key: old, ..login }));
     }
 
     /// Logs out, at the coordinator first if it answers.

@@ -19,14 +19,14 @@ mod tests;
 
 use std::{collections::HashMap, net::IpAddr, ops::Range, time::Duration};
 
-use sys::process::release_heap;
-use tailnet::{
-    ipc::{FromSteward, PeerEvent, ToAgent, ToDataPlane, peer_relay::FromRelayServer},
-    local::{PingKind, PingResult, StartOptions},
-    map::Changes,
-    messages::DerpRegion,
+use ipc::{FromSteward, PeerEvent, ToAgent, ToDataPlane, relay_process::FromRelayServer};
+use mesh::{
+    local_json::{PingKind, PingResult, StartOptions},
+    network_map::Changes,
     prefs::Prefs,
 };
+use sys::process::release_heap;
+use tailnet::map_messages::DerpRegion;
 use zeroize::Zeroizing;
 
 use super::{
@@ -40,7 +40,7 @@ use super::{
     line::LineSender,
     local_api::{ApiError, Reply, Request},
     machine::Machine,
-    mesh::{self, Mesh},
+    mesh::{Mesh, Output as MeshOutput},
     problems::Problems,
     programs::Programs,
     relay_process::RelayProcess,
@@ -561,25 +561,25 @@ impl Agent {
         self.coordinator.flush().await;
     }
 
-    async fn apply_mesh_output(&mut self, output: mesh::Output) {
+    async fn apply_mesh_output(&mut self, output: MeshOutput) {
         match output {
-            mesh::Output::Plane(message) => self.plane.send(message),
-            mesh::Output::Relay { region, peer, bytes } => {
+            MeshOutput::Plane(message) => self.plane.send(message),
+            MeshOutput::Relay { region, peer, bytes } => {
                 let segment = bytes.len();
                 let send = derp::Command::Send { region, to: peer, bytes, segment, bundled: false };
                 self.relays.send(send).await;
             }
-            mesh::Output::Home(home) => self.relays.set_home(home),
-            mesh::Output::Pong { number, via, latency } => {
+            MeshOutput::Home(home) => self.relays.set_home(home),
+            MeshOutput::Pong { number, via, latency } => {
                 self.programs.pong(number, via, latency);
             }
-            mesh::Output::LookUp(name) => self.check_tasks.look_up(name),
-            mesh::Output::LookUpPrefix => self.check_tasks.look_up_prefix(),
-            mesh::Output::MeasureLatency(region) => {
+            MeshOutput::LookUp(name) => self.check_tasks.look_up(name),
+            MeshOutput::LookUpPrefix => self.check_tasks.look_up_prefix(),
+            MeshOutput::MeasureLatency(region) => {
                 self.check_tasks.measure(region, &self.relays).await;
             }
-            mesh::Output::FindEndpoints => self.find_endpoints(),
-            mesh::Output::Announce => self.announce(),
+            MeshOutput::FindEndpoints => self.find_endpoints(),
+            MeshOutput::Announce => self.announce(),
         }
     }
 

@@ -25,10 +25,10 @@ mod tls;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use mesh::scope::Scope;
 use tailnet::{
     keys::NodePublic,
-    messages::{DerpMap, DerpRegion},
-    scope::Scope,
+    map_messages::{DerpMap, DerpRegion},
 };
 use tokio::{
     sync::{mpsc, oneshot},

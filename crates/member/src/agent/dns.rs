@@ -1,4 +1,4 @@
-//! The DNS server for programs of this machine: `tailnet::dns` with sockets.
+//! The DNS server for programs of this machine: `mesh::magic_dns` with sockets.
 //!
 //! ```text
 //!   UDP, TCP ──► from this machine? ──► Names::answer ──► Reply ─────────────────────► client
@@ -29,7 +29,7 @@ use std::{
 
 use forward::Forwarder;
 pub use forward::{ForwardError, MAX_RESOLVERS};
-use tailnet::dns::Names;
+use mesh::magic_dns::Names;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,

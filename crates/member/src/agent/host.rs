@@ -8,11 +8,9 @@ use std::{
     sync::Arc,
 };
 
+use ipc::{DesiredHost, ToSteward};
 use ipnet::IpNet;
-use tailnet::{
-    dns::{Config, Names},
-    ipc::{DesiredHost, ToSteward},
-};
+use mesh::magic_dns::{Config, Names};
 
 use super::{
     dns::{Served, Server, SocketHook, Sockets},

@@ -14,9 +14,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use ipc::{self, IpcError, PART, Reader};
 use serde::de::DeserializeOwned;
 use sys::Channel;
-use tailnet::ipc::{self, IpcError, PART, Reader};
 use tokio::{
     net::UnixDatagram,
     sync::{Notify, mpsc},
@@ -129,7 +129,7 @@ async fn write<Out: Message>(channel: &UnixDatagram, queue: LineSender<Out>) -> 
 
 #[cfg(test)]
 mod tests {
-    use tailnet::ipc::{ToAgent, ToDataPlane};
+    use ipc::{ToAgent, ToDataPlane};
     use tokio::runtime::Builder;
 
     use super::*;

@@ -41,13 +41,13 @@ use std::{
 };
 
 use hyper::StatusCode;
-use serde_json::Value;
-use tailnet::{
-    keys::NodePublic,
-    local::{Notify, PingKind, PingResult, StartOptions, Status, WatchMask, WhoIs, Why},
+use mesh::{
+    local_json::{Notify, PingKind, PingResult, StartOptions, Status, WatchMask, WhoIs, Why},
     prefs::{MaskedPrefs, Prefs, PrefsError},
-    tka::command::TkaCommand,
+    tka_command::TkaCommand,
 };
+use serde_json::Value;
+use tailnet::keys::NodePublic;
 use tokio::sync::{mpsc, oneshot};
 
 #[cfg(feature = "local-api")]

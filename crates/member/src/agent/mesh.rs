@@ -23,16 +23,18 @@ use std::{
 
 use bytes::Bytes;
 use getrandom::{SysRng, rand_core::UnwrapErr};
+use ipc::{Activity, Incoming, Path, Relayed, ToDataPlane};
+use mesh::{
+    netcheck::ReflexiveAddress,
+    paths::{Event, PathView, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
+    scope::Scope,
+};
 use tailnet::{
     derp::{Bundles, read_bundle},
     disco::{AllocateRequest, Message},
-    ipc::{Activity, Incoming, Path, Relayed, ToDataPlane},
+    geneve::{GENEVE_LEN, Geneve},
     keys::{DiscoKey, DiscoPublic, NodePublic},
-    messages::DerpMap,
-    netcheck::ReflexiveAddress,
-    paths::{Event, PathView, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
-    peer_relay::{GENEVE_LEN, Geneve},
-    scope::Scope,
+    map_messages::DerpMap,
     stun,
 };
 

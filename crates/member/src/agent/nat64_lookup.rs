@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use tailnet::nat64::{NAME, Prefix};
+use mesh::nat64::{NAME, Prefix};
 
 /// The delays before a silent name server is queried again, in seconds. The next check is half a
 /// minute later, and until then peers with only IPv4 have no direct path.

@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
+use mesh::{netcheck::NetInfo, portmap::GatewayState};
 use serde_json::{Value, json};
-use tailnet::{netcheck::NetInfo, portmap::GatewayState};
 use tokio::sync::watch;
 
 /// The input of the task, which checks the gateway at each notification.

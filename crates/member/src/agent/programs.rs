@@ -2,13 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tailnet::{
-    ipc::Path,
-    keys::NodePublic,
-    local::{Empty, Notify, PingResult, State, WatchMask},
-    messages::{Json, Node},
+use ipc::Path;
+use mesh::{
+    local_json::{Empty, Notify, PingResult, State, WatchMask},
     prefs::Prefs,
 };
+use tailnet::{keys::NodePublic, map_messages::Node, raw_json::Json};
 
 use super::local_api::{Reply, Watcher, Writers};
 

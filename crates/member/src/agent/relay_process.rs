@@ -8,20 +8,22 @@ use std::{
 };
 
 use getrandom::{SysRng, rand_core::UnwrapErr};
+use ipc::{
+    Outgoing,
+    relay_process::{Allocation, FromRelayServer, ToRelayServer},
+};
+use mesh::{
+    netcheck::{Families, Netcheck, Report},
+    network_map::NetworkMap,
+    node_settings::has_capability,
+    paths::{To, Transmit},
+    peer_filter::Grants,
+    peer_relay::MAY_ALLOCATE,
+    scope::Scope,
+};
 use tailnet::{
     disco::{Message, RelayEndpoint},
-    filter::Grants,
-    ipc::{
-        Outgoing,
-        peer_relay::{FromRelayServer, ToRelayServer},
-    },
-    map::NetworkMap,
-    messages::DerpMap,
-    netcheck::{Families, Netcheck, Report},
-    paths::{To, Transmit},
-    peer_relay::{Allocation, MAY_ALLOCATE},
-    scope::Scope,
-    settings::has_capability,
+    map_messages::DerpMap,
 };
 
 use super::{

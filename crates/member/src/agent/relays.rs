@@ -8,7 +8,8 @@ use getrandom::{
     SysRng,
     rand_core::{Rng as _, UnwrapErr},
 };
-use tailnet::{messages::DerpMap, scope::Scope};
+use mesh::scope::Scope;
+use tailnet::map_messages::DerpMap;
 use tokio::sync::{mpsc, oneshot};
 
 use super::derp;

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
-use tailnet::{ipc::FromSteward, portmap::Nonce};
+use ipc::FromSteward;
+use mesh::portmap::Nonce;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until, timeout},

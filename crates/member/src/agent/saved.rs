@@ -3,9 +3,10 @@
 
 use std::{io, time::Duration};
 
+use mesh::{network_map::NetworkMap, prefs::Prefs};
 use serde::{Deserialize, Serialize};
 use sys::process::release_heap;
-use tailnet::{keys::NodePublic, map::NetworkMap, prefs::Prefs};
+use tailnet::keys::NodePublic;
 
 use super::{problems::Problems, state_folder::StateFolder};
 

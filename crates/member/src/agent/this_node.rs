@@ -2,14 +2,16 @@
 
 use std::{io, net::IpAddr, time::Duration};
 
-use tailnet::{
-    control::dial::ControlUrl,
-    keys::{MachinePublic, NodePublic},
-    local::{PingResult, UserProfile},
-    map::{Changes, NetworkMap},
-    messages::{MapResponse, Node},
+use mesh::{
+    dialing::ControlUrl,
+    local_json::PingResult,
+    network_map::{Changes, NetworkMap},
     prefs::{Login, Prefs},
     scope::Scope,
+};
+use tailnet::{
+    keys::{MachinePublic, NodePublic},
+    map_messages::{MapResponse, Node, UserProfile},
 };
 
 use super::{

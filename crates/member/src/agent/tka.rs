@@ -11,21 +11,20 @@ mod pending_commands;
 use std::time::Duration;
 
 use base64ct::{Base64, Encoding as _};
+use mesh::{
+    network_map::NetworkMap,
+    node_settings::{self, key_signature, rejected_by_tka},
+    registration,
+    tka_command::{CommandContext, TkaCommand},
+    tka_follower::{Follower, LocalAuthority, SyncInput, SyncRequest},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tailnet::{
-    control::{CAPABILITY_VERSION, register},
     keys::NodePublic,
-    map::NetworkMap,
-    messages::Node,
-    settings::{self, key_signature, rejected_by_tka},
-    tka::{
-        Authority, TkaKey, WrappedAuthKey,
-        command::{CommandContext, TkaCommand},
-        follow::{Follower, LocalAuthority, SyncInput, SyncRequest},
-        signature_json,
-        sync::Requester,
-    },
+    map_messages::Node,
+    tka::{Authority, TkaKey, WrappedAuthKey, signature_json, sync_requests::Requester},
+    ts2021::CAPABILITY_VERSION,
 };
 use zeroize::Zeroizing;
 
@@ -111,12 +110,12 @@ impl Tka {
     }
 
     /// The trust in peers' signatures.
-    pub fn trust(&self) -> settings::TkaStatus<'_> {
+    pub fn trust(&self) -> node_settings::TkaStatus<'_> {
         match self.follower.local_authority() {
-            LocalAuthority::Unknown => settings::TkaStatus::Unknown,
-            LocalAuthority::Damaged => settings::TkaStatus::Damaged,
+            LocalAuthority::Unknown => node_settings::TkaStatus::Unknown,
+            LocalAuthority::Damaged => node_settings::TkaStatus::Damaged,
             LocalAuthority::Trusted(authority) => {
-                settings::TkaStatus::On { authority, own_key: &self.own_public }
+                node_settings::TkaStatus::On { authority, own_key: &self.own_public }
             }
         }
     }
@@ -246,19 +245,19 @@ impl Tka {
         node_key: NodePublic,
         auth_key: Option<Zeroizing<String>>,
         previous: Option<&[u8]>,
-    ) -> register::Login {
+    ) -> registration::Login {
         let renewed =
             previous.and_then(|previous| self.own.renew_signature(&node_key, previous).ok());
         let wrapped = auth_key.as_ref().and_then(|key| WrappedAuthKey::read(key));
         let signature = renewed.or_else(|| Some(wrapped.as_ref()?.sign(&node_key)));
-        register::Login {
+        registration::Login {
             auth_key: match wrapped {
                 Some(wrapped) => Some(Zeroizing::new(wrapped.auth_key().to_owned())),
                 None => auth_key,
             },
             tka_key: Some(self.own.public()),
             signature: signature.map(|signature| Base64::encode_string(&signature)),
-            ..register::Login::new(node_key)
+            ..registration::Login::new(node_key)
         }
     }
 

@@ -12,8 +12,10 @@ use getrandom::{
     SysRng,
     rand_core::{Rng as _, UnwrapErr},
 };
+use ipc::TunnelPing;
+use mesh::local_json::PingResult;
 use serde_json::json;
-use tailnet::{control::messages::PingRequest, ipc::TunnelPing, local::PingResult, tsmp::Token};
+use tailnet::{ts2021::requests::PingRequest, tsmp::Token};
 
 use super::{local_api::Reply, this_node::ThisNode};
 

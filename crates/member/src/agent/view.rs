@@ -5,14 +5,14 @@ mod why;
 use std::collections::{BTreeMap, HashMap};
 
 use ipnet::IpNet;
+use mesh::local_json::{
+    ExitNodeStatus, Notify, PeerStatus, State, Status, TailnetStatus, Timestamp, WatchMask, WhoIs,
+};
 use serde_json::{Value, json};
 use sys::clock;
 use tailnet::{
-    local::{
-        ExitNodeStatus, Notify, PeerStatus, State, Status, TailnetStatus, Timestamp, WatchMask,
-        WhoIs,
-    },
-    messages::{Json, Node, UserProfile},
+    map_messages::{Node, UserProfile},
+    raw_json::Json,
 };
 
 use super::{
@@ -192,7 +192,7 @@ impl View<'_> {
                 .map(|at| at.to_string())
                 .unwrap_or_default(),
             peer_relay: match path.as_ref().and_then(|path| path.path) {
-                Some(tailnet::ipc::Path::PeerRelay { at, vni }) => format!("{at}:vni:{vni}"),
+                Some(ipc::Path::PeerRelay { at, vni }) => format!("{at}:vni:{vni}"),
                 _ => String::new(),
             },
             relay: relay.unwrap_or_default(),
@@ -281,7 +281,7 @@ impl View<'_> {
             let some = endpoints.iter().filter(|(_, of)| *of == kind);
             some.map(|(at, _)| at.to_string()).collect::<Vec<_>>()
         };
-        use tailnet::control::messages::EndpointKind::{Local, Stun};
+        use tailnet::ts2021::requests::EndpointKind::{Local, Stun};
         let latencies: HashMap<u16, f64> = self
             .mesh
             .network()

@@ -21,14 +21,11 @@ use std::{
 };
 
 use engine::RelayQueues;
+use ipc::{AuxiliarySocket, Incoming, OpenSockets, Outgoing, Path, ToAgent};
 use node::Node;
 use packet::{ControlSend as _, Endpoint, RecvBatch, UdpRecv as _, Waker};
 use sys::{ProbeDatagram, ProbeSockets, UdpReceiver, UdpSocket, clock};
-use tailnet::{
-    disco,
-    ipc::{AuxiliarySocket, Incoming, OpenSockets, Outgoing, Path, ToAgent},
-    keys::NodePublic,
-};
+use tailnet::{disco, keys::NodePublic};
 
 use super::{LineSender, endpoint_tables::EndpointTables, spawn};
 

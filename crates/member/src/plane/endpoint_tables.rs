@@ -6,11 +6,9 @@ use std::{
 };
 
 use engine::{PeerSockets, PrefixTable, PrefixedAddr, RelayQueues};
+use ipc::{AuxiliarySocket, Path};
 use packet::{Endpoint, Remote, Waker};
-use tailnet::{
-    ipc::{AuxiliarySocket, Path},
-    peer_relay::{Geneve, Protocol, Vni},
-};
+use tailnet::geneve::{Geneve, Protocol, Vni};
 
 /// The tables of such endpoints. Clones share them.
 #[derive(Clone)]

@@ -13,10 +13,8 @@ use std::{
 };
 
 use engine::{MessageReceiver, OwnPackets};
-use tailnet::{
-    ipc::{ToAgent, TunnelPing},
-    tsmp::{self, Message, Token, Tsmp},
-};
+use ipc::{ToAgent, TunnelPing};
+use tailnet::tsmp::{self, Message, Token, Tsmp};
 
 use super::LineSender;
 

@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use config::uapi::Change;
 use engine::{PrefixedAddr, RelayPeer};
+use ipc::Peer;
 use ipnet::IpNet;
 use packet::Endpoint;
-use tailnet::{ipc::Peer, keys::NodePublic};
+use tailnet::keys::NodePublic;
 use wg::config::{AllowedIpChange, DeviceChange, PeerChange};
 
 use super::{endpoint_tables::EndpointTables, public};

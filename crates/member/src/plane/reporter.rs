@@ -8,12 +8,10 @@ use std::{
     time::Duration,
 };
 
+use ipc::{Activity, PeerEvent, ToAgent};
 use node::Node;
 use sys::clock;
-use tailnet::{
-    ipc::{Activity, PeerEvent, ToAgent},
-    keys::NodePublic,
-};
+use tailnet::keys::NodePublic;
 use wg::{Event, PublicKey, config::PeerTraffic};
 
 use super::{LineSender, endpoint_tables::EndpointTables};

@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
+use ipc::{Incoming, LocalAddress, relay_process::FromRelayServer};
+use mesh::peer_relay::Server;
 use packet::{Ecn, RecvBatch, RecvMeta, SendBatch, Span, Transmit, UdpRecv, UdpSend};
 use sys::Channel;
 use tailnet::{
-    ipc::{Incoming, LocalAddress, peer_relay::FromRelayServer},
-    peer_relay::{GENEVE_LEN, Geneve, Server},
+    geneve::{GENEVE_LEN, Geneve},
     stun,
 };
 
@@ -160,12 +161,12 @@ mod tests {
     use std::{collections::VecDeque, net::SocketAddr};
 
     use getrandom::{SysRng, rand_core::UnwrapErr};
+    use ipc::{PART, Reader};
     use packet::{Endpoint, SendError, Waker};
     use tailnet::{
         disco::{Bind, Disco, Message},
-        ipc::{PART, Reader},
+        geneve::{Protocol, Vni},
         keys::DiscoKey,
-        peer_relay::{Protocol, Vni},
     };
     use zeroize::Zeroizing;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use tailnet::messages::PortRange;
+use tailnet::map_messages::PortRange;
 
 use super::{At, NO_POSTURE, Reader, Side};
 use crate::{

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use policy::{Compiled, Node, Nodes, Policy};
 use proptest::{prelude::*, sample::select};
 use serde_json::{Value, json};
-use tailnet::messages::FilterRule;
+use tailnet::map_messages::FilterRule;
 
 use crate::network::{network, text};
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use ipc::PART;
 use ipnet::IpNet;
 use member::agent::{self, roots::Roots};
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,6 @@ use sys::{
         sandbox::{AccessRules, CallGroups, Ports, confine_calls, confine_files},
     },
 };
-use tailnet::ipc::PART;
 
 use crate::lifecycle::LogStyle;
 

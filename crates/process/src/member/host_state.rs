@@ -1,7 +1,7 @@
 //! The changes that the steward made to the host, and the steps to the desired state of the agent.
 //!
 //! Each part is compared with the applied state, and only differences are applied. A failed part
-//! is reported, and applied again with the next desired state. `tailnet::desired_host` limits the
+//! is reported, and applied again with the next desired state. `mesh::desired_host` limits the
 //! states that an agent may request.
 
 mod name_files;
@@ -14,15 +14,13 @@ use host::{
     NoIpv6, PacketFilter, UndoLog, dns, router,
     routes::{Routes, TunnelTable, WantedRoutes},
 };
+use ipc::{DesiredDns, DesiredHost, FromSteward};
 use ipnet::IpNet;
+use mesh::desired_host;
 use sys::{
     Errno,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route},
     process::release_heap,
-};
-use tailnet::{
-    desired_host,
-    ipc::{DesiredDns, DesiredHost, FromSteward},
 };
 
 pub(super) use self::name_files::NameFiles;

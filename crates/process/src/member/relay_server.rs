@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
+use ipc::PART;
 use member::relay_server::{Bound, report_failure};
 use serde::{Deserialize, Serialize};
 use sys::{
@@ -19,7 +20,6 @@ use sys::{
         sandbox::{AccessRules, CallGroups, confine_calls, confine_files},
     },
 };
-use tailnet::ipc::PART;
 
 use super::steward::{PAUSE, STEADY};
 use crate::{children, lifecycle::LogStyle};

@@ -21,6 +21,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use host::InterfaceLock;
+use ipc::{self, FromSteward, PART, Reader, ToSteward};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use sys::{
@@ -29,7 +30,6 @@ use sys::{
     poll::{readable, readable_until},
     process::{self, Signals},
 };
-use tailnet::ipc::{self, FromSteward, PART, Reader, ToSteward};
 
 use super::{
     agent::{self, AgentJob},

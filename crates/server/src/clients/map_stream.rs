@@ -207,7 +207,7 @@ fn next_sign() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use tailnet::control::frame::FrameReader;
+    use tailnet::ts2021::map_frames::FrameReader;
 
     use super::*;
 

@@ -197,7 +197,7 @@ fn ping_frame(number: &str, question: Ping<'_>) -> Vec<u8> {
 mod tests {
     use futures_util::FutureExt;
     use serde_json::Value;
-    use tailnet::control::frame::FrameReader;
+    use tailnet::ts2021::map_frames::FrameReader;
 
     use super::*;
 

@@ -11,10 +11,10 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tailnet::control::{
+use tailnet::ts2021::{
     HANDSHAKE_HEADER, UPGRADE_PROTOCOL,
-    noise::{LONGEST_INITIATION, Response as Handshake, refusal},
-    stream::NoiseStream,
+    noise_handshake::{LONGEST_INITIATION, Response as Handshake, refusal},
+    noise_stream::NoiseStream,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},

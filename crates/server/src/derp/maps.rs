@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use sys::atomic_file;
-use tailnet::messages::{DerpNode, DerpRegion};
+use tailnet::map_messages::{DerpNode, DerpRegion};
 use tokio::{task::JoinSet, time::sleep};
 
 use super::yaml;

@@ -27,7 +27,7 @@ use rustls::pki_types::ServerName;
 use tailnet::{
     derp::{
         Decoder, FromRelay, kind,
-        mesh::{MeshKey, read_present},
+        relay_mesh::{MeshKey, read_present},
         write_frame,
     },
     keys::NodePublic,
@@ -293,7 +293,7 @@ async fn connect(
 mod tests {
     use tailnet::derp::{
         RelayKey,
-        mesh::{present, write_present},
+        relay_mesh::{present, write_present},
     };
     use tokio::io::{AsyncReadExt, duplex};
 

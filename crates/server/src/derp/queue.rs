@@ -16,7 +16,7 @@ use std::{
 
 use bytes::{Buf, BufMut, BytesMut};
 use tailnet::{
-    derp::{HEADER_LEN, kind, mesh::write_forward},
+    derp::{HEADER_LEN, kind, relay_mesh::write_forward},
     disco,
     keys::NodePublic,
 };

@@ -24,7 +24,7 @@ use bytes::BytesMut;
 use tailnet::{
     derp::{
         GoneReason, kind,
-        mesh::{present, write_present},
+        relay_mesh::{present, write_present},
         write_frame,
     },
     keys::NodePublic,
@@ -296,7 +296,7 @@ pub fn gone(peer: &NodePublic, reason: GoneReason) -> BytesMut {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use tailnet::derp::{Decoder, FromRelay, mesh::read_present};
+    use tailnet::derp::{Decoder, FromRelay, relay_mesh::read_present};
 
     use super::*;
 

@@ -10,8 +10,8 @@ use hyper::{
 use serde::Deserialize;
 use serde_json::json;
 use tailnet::{
-    control::UPGRADE_PATH,
     keys::{MachinePublic, NodePublic},
+    ts2021::UPGRADE_PATH,
 };
 
 use tower_service::Service;

@@ -5,7 +5,7 @@ use std::{fs, io::ErrorKind, os::unix::fs::DirBuilderExt, path::Path};
 use anyhow::Context;
 use sys::atomic_file;
 use tailnet::{
-    derp::{RelayKey, mesh::MeshKey},
+    derp::{RelayKey, relay_mesh::MeshKey},
     keys::MachineKey,
 };
 use zeroize::Zeroizing;

@@ -6,9 +6,9 @@ use std::{
 };
 
 use server::{configuration::Configuration, serve::serve};
-use tailnet::control::{
-    noise::{Initiation, REPLY, REPLY_HEADER, Reply},
-    stream::NoiseStream,
+use tailnet::ts2021::{
+    noise_handshake::{Initiation, REPLY, REPLY_HEADER, Reply},
+    noise_stream::NoiseStream,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},

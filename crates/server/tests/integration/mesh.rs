@@ -11,7 +11,7 @@ use server::configuration::Configuration;
 use tailnet::{
     derp::{
         Decoder, FromRelay, RelayKey, kind,
-        mesh::{MeshKey, read_present},
+        relay_mesh::{MeshKey, read_present},
         seal_login, write_frame, write_packet,
     },
     keys::NodePublic,

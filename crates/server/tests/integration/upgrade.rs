@@ -9,8 +9,8 @@ use hyper::{Request, StatusCode, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use server::configuration::Configuration;
 use tailnet::{
-    control::noise::Initiation,
     keys::{MachineKey, MachinePublic},
+    ts2021::noise_handshake::Initiation,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, duplex},

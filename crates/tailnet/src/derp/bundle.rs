@@ -14,7 +14,7 @@ use std::{collections::HashMap, time::Duration};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-use super::frame::{MAX_PACKET, write_packet_of};
+use super::derp_frame::{MAX_PACKET, write_packet_of};
 use crate::keys::{DiscoPublic, NodePublic};
 
 const MAGIC: [u8; 8] = *b"\0BUNDLE\0";

@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{disco::BirthdayStep, keys::DiscoPublic, peer_relay::Vni};
+    use crate::{disco::BirthdayStep, geneve::Vni, keys::DiscoPublic};
 
     fn endpoint() -> impl Strategy<Value = SocketAddr> {
         let v4 = (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from);

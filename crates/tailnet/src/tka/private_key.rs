@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::{
     DecodeError, KeyId, cbor,
-    signature::{Kind, NodeSignature},
+    node_signature::{Kind, NodeSignature},
 };
 use crate::keys::NodePublic;
 

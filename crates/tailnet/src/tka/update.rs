@@ -9,9 +9,9 @@ use data_encoding::BASE32_NOPAD;
 use super::{
     DecodeError, VerifyError,
     cbor::{self, Fields, Texts, Writing},
-    key::{Key, KeyId, has_signed},
     private_key::TkaKey,
-    state::State,
+    trust_state::State,
+    trusted_key::{Key, KeyId, has_signed},
 };
 
 const ADD: u8 = 1;

@@ -3,112 +3,20 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod builder;
-mod command;
-mod follow;
-mod hostile;
+mod signed_twice;
+mod vectors;
 
-use std::{collections::BTreeSet, env, fs, path::PathBuf};
+use std::collections::BTreeSet;
 
-use serde::Deserialize;
 use tailnet::{
     keys::NodePublic,
-    messages::TkaInfo,
     tka::{
         Authority, DecodeError, TkaKey, VerifyError, WrappedAuthKey, rejected_peers,
-        sync::{Requester, Step as CommandStep, next_step},
+        sync_requests::Requester,
     },
 };
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Chain {
-    name: String,
-    checkpoint: String,
-    steps: Vec<Step>,
-    signatures: Option<Vec<Signature>>,
-    secrets: Vec<Secret>,
-    renewed: Option<Vec<Renewal>>,
-    wrapped: Option<Vec<Wrapped>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Renewal {
-    key: String,
-    public: String,
-    first: String,
-    nodes: Vec<String>,
-    texts: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Wrapped {
-    text: String,
-    auth_key: String,
-    node: String,
-    signed: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Step {
-    updates: Vec<String>,
-    accepted: bool,
-    head: String,
-    keys: Vec<String>,
-    offer: Vec<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Signature {
-    name: String,
-    node: String,
-    text: String,
-    accepted: bool,
-    former: Option<Vec<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Secret {
-    secret: String,
-    accepted: bool,
-}
-
-/// Returns the chains of the tree, or others. `go run . -changes 2000` creates more.
-fn chains() -> Vec<Chain> {
-    let own = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/tka/vectors.json");
-    let path = env::var_os("LINERATE_TKA_VECTORS").map_or_else(own, PathBuf::from);
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
-
-fn hex(text: &str) -> Vec<u8> {
-    base16ct::lower::decode_vec(text).unwrap()
-}
-
-fn node(text: &str) -> NodePublic {
-    NodePublic(hex(text).try_into().unwrap())
-}
-
-fn begin(chain: &Chain) -> Authority {
-    Authority::bootstrap(&hex(&chain.checkpoint)).unwrap()
-}
-
-fn inform_step(authority: &mut Authority, step: &Step) -> Result<(), VerifyError> {
-    let updates: Vec<Vec<u8>> = step.updates.iter().map(|text| hex(text)).collect();
-    authority.inform(&updates)
-}
-
-/// Returns the authority after a whole chain.
-fn followed(chain: &Chain) -> Authority {
-    let mut authority = begin(chain);
-    for step in &chain.steps {
-        let _ = inform_step(&mut authority, step);
-    }
-    authority
-}
+use self::vectors::{Chain, Signature, begin, chains, followed, hex, inform_step, node};
 
 #[test]
 fn verdicts_and_keys_of_all_updates_match_tailscale() {
@@ -255,19 +163,4 @@ fn only_the_node_with_the_most_renewals_is_accepted() {
     assert_eq!(refused(&["by a credential", "renewed"]), [None, None]);
     let alone = refused(&["a credential alone"]);
     assert_eq!(alone, [Some(VerifyError::Credential)]);
-}
-
-#[test]
-fn next_step_depends_on_both_heads() {
-    let chain = &chains()[0];
-    let authority = begin(chain);
-    let input = |head: &str, disabled| TkaInfo { head: head.into(), disabled };
-    let head = authority.head().to_string();
-    assert_eq!(next_step(None, None), CommandStep::Nothing);
-    assert_eq!(next_step(Some(&input("x", true)), None), CommandStep::Nothing);
-    assert_eq!(next_step(Some(&input(&head, false)), None), CommandStep::FetchCheckpoint);
-    assert_eq!(next_step(Some(&input(&head, false)), Some(&authority)), CommandStep::Nothing);
-    assert_eq!(next_step(Some(&input("x", false)), Some(&authority)), CommandStep::FetchUpdates);
-    assert_eq!(next_step(None, Some(&authority)), CommandStep::FetchSecret);
-    assert_eq!(next_step(Some(&input(&head, true)), Some(&authority)), CommandStep::FetchSecret);
 }

@@ -73,7 +73,7 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
     let (line, agents_end) = Channel::pair().map_err(system)?;
     let (addresses_sender, addresses) = watch::channel(Vec::new());
     let stack = net.stack().clone();
-    let on_identity = Box::new(move |identity_update: ::tailnet::ipc::Identity| {
+    let on_identity = Box::new(move |identity_update: ipc::Identity| {
         stack.set_addresses(identity_update.addresses.clone());
         identity.set(
             identity_update.addresses.clone(),

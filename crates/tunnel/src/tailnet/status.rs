@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ::tailnet::local;
 use ipnet::IpNet;
+use mesh::local_json;
 
 use super::plain;
 
@@ -65,9 +65,9 @@ impl Status {
     }
 }
 
-impl From<local::Status> for Status {
-    fn from(status: local::Status) -> Self {
-        let owner = |peer: &local::PeerStatus| match status.user.get(&peer.user_id) {
+impl From<local_json::Status> for Status {
+    fn from(status: local_json::Status) -> Self {
+        let owner = |peer: &local_json::PeerStatus| match status.user.get(&peer.user_id) {
             Some(user) if peer.tags.is_empty() => plain(&user.login_name),
             _ => String::new(),
         };
@@ -83,7 +83,7 @@ impl From<local::Status> for Status {
     }
 }
 
-fn peer_status(peer: &local::PeerStatus) -> Peer {
+fn peer_status(peer: &local_json::PeerStatus) -> Peer {
     let path = match (peer.cur_addr.parse(), &*peer.relay) {
         (Ok(address), _) => Path::Direct(address),
         (Err(_), "") => Path::None,
@@ -103,7 +103,7 @@ fn peer_status(peer: &local::PeerStatus) -> Peer {
     }
 }
 
-fn name(node: &local::PeerStatus) -> String {
+fn name(node: &local_json::PeerStatus) -> String {
     plain(node.dns_name.trim_end_matches('.'))
 }
 
@@ -116,20 +116,21 @@ mod tests {
     #[test]
     fn status_finds_the_node_of_an_address_without_control_characters() {
         let desk: IpAddr = [100, 64, 0, 2].into();
-        let peer = local::PeerStatus {
+        let peer = local_json::PeerStatus {
             dns_name: "desk\u{1b}[2J.rig.test.".into(),
             tailscale_ips: vec![desk],
             cur_addr: "192.0.2.1:7".into(),
             relay: "eu".into(),
             user_id: 1,
-            ..local::PeerStatus::default()
+            ..local_json::PeerStatus::default()
         };
-        let far = local::PeerStatus { cur_addr: String::new(), ..peer.clone() };
-        let user = local::UserProfile { login_name: "ann".into(), ..Default::default() };
-        let status = Status::from(local::Status {
+        let far = local_json::PeerStatus { cur_addr: String::new(), ..peer.clone() };
+        let user =
+            tailnet::map_messages::UserProfile { login_name: "ann".into(), ..Default::default() };
+        let status = Status::from(local_json::Status {
             peer: [(NodePublic([1; 32]), peer)].into(),
             user: [(1, user)].into(),
-            ..local::Status::default()
+            ..local_json::Status::default()
         });
         let found = status.node_at(desk).unwrap();
         assert_eq!((&*found.name, &*found.owner), ("desk[2J.rig.test", "ann"));

@@ -15,15 +15,15 @@ use hyper::{
     header::{CONNECTION, HOST, LOCATION, RETRY_AFTER, UPGRADE},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use mesh::dialing::{Attempt, Candidate, ControlUrl, rounds};
 use serde::Deserialize;
 use tailnet::{
-    control::{
-        CAPABILITY_VERSION, HANDSHAKE_HEADER, LOAD_BALANCE_HEADER, UPGRADE_PATH, UPGRADE_PROTOCOL,
-        dial::{Attempt, Candidate, ControlUrl, rounds},
-        noise::{Initiation, REPLY, REPLY_HEADER, Reply},
-        stream::NoiseStream,
-    },
     keys::{MachineKey, MachinePublic, NodePublic},
+    ts2021::{
+        CAPABILITY_VERSION, HANDSHAKE_HEADER, LOAD_BALANCE_HEADER, UPGRADE_PATH, UPGRADE_PROTOCOL,
+        noise_handshake::{Initiation, REPLY, REPLY_HEADER, Reply},
+        noise_stream::NoiseStream,
+    },
 };
 use tokio::{
     io::AsyncReadExt,

@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
-use tailnet::{
-    control::proxy::{Proxies, Proxy},
+use mesh::{
+    http_proxy::{Proxies, Proxy},
     scope::Scope,
 };
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpSocket, TcpStream},

@@ -2,12 +2,9 @@
 
 use std::{fmt, io, net::IpAddr, time::Duration};
 
+use mesh::{http_proxy::ProxyError, scope::NOT_ADMITTED};
 use rustls::CertificateError;
-use tailnet::{
-    control::{noise::HandshakeError, proxy::ProxyError},
-    keys::MachinePublic,
-    scope::NOT_ADMITTED,
-};
+use tailnet::{keys::MachinePublic, ts2021::noise_handshake::HandshakeError};
 
 /// The reason for a failed or ended connection to the coordinator.
 #[derive(Debug)]

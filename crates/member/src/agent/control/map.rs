@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use mesh::dialing::Candidate;
 use tailnet::{
-    control::{
-        dial::Candidate,
-        frame::{FrameReader, LONGEST},
-        messages::{Announcement, MapHead, MapPosition, MapRequest, PingRequest},
-    },
     keys::NodePublic,
-    messages::MapResponse,
+    map_messages::MapResponse,
+    ts2021::{
+        map_frames::{FrameReader, LONGEST},
+        requests::{Announcement, MapHead, MapPosition, MapRequest, PingRequest},
+    },
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -124,7 +124,7 @@ impl Stream<'_> {
         room: OwnedSemaphorePermit,
     ) -> Result<bool, ControlError> {
         if let Some(plan) = head.dial_plan.take() {
-            *self.plan = plan.candidates();
+            *self.plan = plan.candidates().into_iter().map(Candidate::from).collect();
         }
         head.ping_request = head.ping_request.take().filter(|ping| ping.url != self.last_ping);
         if let Some(ping) = &head.ping_request {

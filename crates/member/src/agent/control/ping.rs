@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Method, Request, Uri, client::conn::http1, header::HOST};
 use hyper_util::rt::TokioIo;
-use tailnet::control::{dial::ControlUrl, messages::PingRequest};
+use mesh::dialing::ControlUrl;
+use tailnet::ts2021::requests::PingRequest;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::{Response, body::Incoming};
 use tailnet::{
-    control::messages::{MapRequest, RegisterRequest, RegisterResponse},
     keys::NodePublic,
+    ts2021::requests::{MapRequest, RegisterRequest, RegisterResponse},
 };
 use tokio::time::timeout;
 

@@ -2,14 +2,14 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
+use mesh::{
+    backoff::Backoff,
+    dialing::Candidate,
+    registration::{Login, Registration, Step},
+};
 use tailnet::{
-    control::{
-        backoff::Backoff,
-        dial::Candidate,
-        messages::{Announcement, MapPosition, MapRequest, RegisterRequest},
-        register::{Login, Registration, Step},
-    },
     keys::NodePublic,
+    ts2021::requests::{Announcement, MapPosition, MapRequest, RegisterRequest},
 };
 use tokio::{
     sync::{Semaphore, mpsc, watch},

@@ -8,14 +8,12 @@ mod tka;
 
 use std::time::Duration;
 
+use mesh::registration::Login;
 use serde_json::{Value, json};
 use tailnet::{
-    control::{
-        messages::{Announcement, EndpointKind},
-        register::Login,
-    },
     keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
-    messages::MapResponse,
+    map_messages::MapResponse,
+    ts2021::requests::{Announcement, EndpointKind},
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use zeroize::Zeroizing;

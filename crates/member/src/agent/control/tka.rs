@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Method;
-use tailnet::{keys::NodePublic, tka::follow::SyncRequest};
+use mesh::tka_follower::SyncRequest;
+use tailnet::keys::NodePublic;
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,

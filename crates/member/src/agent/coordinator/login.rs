@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use tailnet::local::State;
+use mesh::local_json::State;
 use zeroize::Zeroizing;
 
 use super::Notification;

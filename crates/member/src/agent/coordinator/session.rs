@@ -1,14 +1,13 @@
 //! The session with a coordinator: a task that this node starts, and the queue of its commands. If
 //! the channel is full, the latest value of each state waits here.
 
+use mesh::{
+    dialing::ControlUrl, netcheck::NetInfo, prefs::Prefs, scope::Scope, tka_follower::SyncRequest,
+};
 use serde_json::{Value, json};
 use tailnet::{
-    control::{dial::ControlUrl, messages::Announcement},
     keys::{MachineKey, MachinePublic},
-    netcheck::NetInfo,
-    prefs::Prefs,
-    scope::Scope,
-    tka::follow::SyncRequest,
+    ts2021::requests::Announcement,
 };
 use tokio::sync::mpsc;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use ipc::{ToDataPlane, ToSteward, relay_process::ToRelayServer};
 use ipnet::IpNet;
-use tailnet::ipc::{ToDataPlane, ToSteward, peer_relay::ToRelayServer};
 use tokio::sync::mpsc;
 
 use super::Agent;

@@ -16,15 +16,14 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use ipc::relay_process::ToRelayServer;
+use mesh::{local_json::Status, prefs::MaskedPrefs};
 use serde_json::{Value, json};
 use tailnet::{
-    control::messages::MapHead,
     disco::Disco,
-    ipc::peer_relay::ToRelayServer,
     keys::{DiscoKey, DiscoPublic, MachinePublic, NodePublic},
-    local::Status,
-    messages::MapResponse,
-    prefs::MaskedPrefs,
+    map_messages::MapResponse,
+    ts2021::requests::MapHead,
 };
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use zeroize::Zeroizing;

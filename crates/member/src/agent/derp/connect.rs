@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use rustls::{ProtocolVersion, pki_types::ServerName};
 use tailnet::{
     derp::{Decoder, FromRelay},
-    messages::{DerpNode, DerpRegion, RelayAddress},
+    map_messages::{DerpNode, DerpRegion, RelayAddress},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},

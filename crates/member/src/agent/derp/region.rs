@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use getrandom::{SysRng, rand_core::TryRng as _};
 use tailnet::{
     derp::{kind, write_frame},
-    messages::DerpRegion,
+    map_messages::DerpRegion,
 };
 use tokio::{
     io::AsyncWriteExt,

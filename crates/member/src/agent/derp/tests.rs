@@ -7,13 +7,12 @@ use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use getrandom::{SysRng, rand_core::UnwrapErr};
+use mesh::{http_proxy::Proxies, scope::Scope};
 use rustls::RootCertStore;
 use tailnet::{
-    control::proxy::Proxies,
     derp::seal_login,
     keys::NodePublic,
-    messages::{DerpMap, DerpNode, DerpRegion},
-    scope::Scope,
+    map_messages::{DerpMap, DerpNode, DerpRegion},
 };
 use tokio::{
     sync::mpsc,

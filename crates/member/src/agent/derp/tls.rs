@@ -18,7 +18,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 use sha2::{Digest as _, Sha256};
-use tailnet::messages::DerpNode;
+use tailnet::map_messages::DerpNode;
 
 /// The prefix of the relay's key in the name of its second certificate.
 const META: &[u8] = b"derpkey";

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use tailnet::{
-    dns::{Forward, Reply, Resolver},
+use mesh::{
+    magic_dns::{Forward, Reply, Resolver},
     scope::NOT_ADMITTED,
 };
 use tokio::{
@@ -30,7 +30,7 @@ const TCP_DELAY: Duration = Duration::from_secs(2);
 const TCP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most resolvers of one query. This limits the sockets of [`super::MAX_FORWARDED`] queries.
 pub const MAX_RESOLVERS: usize = 8;
-/// More than the advertised `tailnet::dns::UDP_LEN`, because some servers ignore it.
+/// More than the advertised `mesh::magic_dns::UDP_LEN`, because some servers ignore it.
 const MAX_DATAGRAM: usize = 4096;
 
 /// The reason for a missing answer.
@@ -41,7 +41,7 @@ pub enum ForwardError {
     /// No answer in time.
     Timeout,
     /// The reply over TCP is not the answer.
-    ReplyError(tailnet::dns::ReplyError),
+    ReplyError(mesh::magic_dns::ReplyError),
     /// The resolver at this URL needs DNS over HTTPS, which is not supported.
     NoHttps(String),
     /// The address of the resolver is not allowed.

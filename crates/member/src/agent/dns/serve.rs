@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
+use mesh::magic_dns::{Answer, Forward, Transport};
 use sys::ACCEPT_PAUSE;
-use tailnet::dns::{Answer, Forward, Transport};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream, UdpSocket},

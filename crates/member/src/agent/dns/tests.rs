@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use tailnet::dns::{Config, Host, Resolver};
+use mesh::magic_dns::{Config, Host, Resolver};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net, time,
@@ -297,8 +297,8 @@ async fn failing_socket_hook_prevents_the_query() {
     let upstream = Upstream::new().await;
     let hook: SocketHook = Arc::new(|_| Err(io::ErrorKind::PermissionDenied.into()));
     let names = names(&[upstream.address()]);
-    let tailnet::dns::Answer::Forward(forward) =
-        names.answer(&query(7, "www.example"), tailnet::dns::Transport::Udp)
+    let mesh::magic_dns::Answer::Forward(forward) =
+        names.answer(&query(7, "www.example"), mesh::magic_dns::Transport::Udp)
     else {
         panic!("not forwarded");
     };

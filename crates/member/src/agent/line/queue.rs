@@ -3,11 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ipc::{FilterPolicy, Identity, Path, Peer, ToDataPlane, ToSteward};
 use serde::Serialize;
-use tailnet::{
-    ipc::{FilterPolicy, Identity, Path, Peer, ToDataPlane, ToSteward},
-    keys::NodePublic,
-};
+use tailnet::keys::NodePublic;
 
 /// The most bytes of queued datagrams in each direction: the data of a relay in 30 ms at 1 Gbit/s,
 /// or the pings to 1,000 peers at once.
@@ -175,7 +173,7 @@ impl Datagrams {
 
 #[cfg(test)]
 mod tests {
-    use tailnet::ipc::Relayed;
+    use ipc::Relayed;
 
     use super::*;
 

@@ -14,8 +14,8 @@ use hyper::{
     body::{Frame, SizeHint},
     header::{CONTENT_TYPE, HeaderValue},
 };
+use mesh::local_json::Notify;
 use serde::Serialize;
-use tailnet::local::Notify;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::{ApiError, Watcher, watcher};

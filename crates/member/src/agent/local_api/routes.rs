@@ -3,12 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use hyper::{Method, Response, body::Incoming, header::HeaderValue};
-use serde_json::{Value, json};
-use tailnet::{
-    keys::NodePublic,
-    local::{PingKind, Status, WatchMask},
+use mesh::{
+    local_json::{PingKind, Status, WatchMask},
     prefs::Prefs,
 };
+use serde_json::{Value, json};
+use tailnet::keys::NodePublic;
 
 use super::{
     ApiError, Request, WhoIsQuery,
@@ -88,7 +88,7 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
         "start" => {
             call.check_write(&Method::POST)?;
             let api = call.api;
-            let options: tailnet::local::StartOptions = call.body().await?;
+            let options: mesh::local_json::StartOptions = call.body().await?;
             if let Some(prefs) = &options.update_prefs {
                 prefs.check()?;
             }

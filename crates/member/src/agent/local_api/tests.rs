@@ -8,8 +8,8 @@ use canned::Canned;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, body::Incoming, client::conn::http1::SendRequest};
 use hyper_util::rt::TokioIo;
+use mesh::local_json::{Notify, State};
 use serde_json::json;
-use tailnet::local::{Notify, State};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,

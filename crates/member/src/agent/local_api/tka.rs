@@ -2,11 +2,12 @@
 
 use base64ct::{Base64, Encoding as _};
 use hyper::{Method, StatusCode};
+use mesh::tka_command::TkaCommand;
 use serde::Deserialize;
 use serde_json::Value;
 use tailnet::{
     keys::NodePublic,
-    tka::{NewKey, TkaKey, command::TkaCommand},
+    tka::{NewKey, TkaKey},
 };
 use zeroize::Zeroizing;
 

@@ -3,10 +3,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use tailnet::{
-    ipc::{Incoming, Path},
-    nat64::Prefix,
-};
+use ipc::{Incoming, Path};
+use mesh::nat64::Prefix;
 
 /// The validity of an answer.
 const VALID_FOR: Duration = Duration::from_secs(60);

@@ -6,16 +6,15 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use getrandom::{SysRng, rand_core::UnwrapErr};
-use tailnet::{
-    control::messages::EndpointKind,
-    derp::home::HomeSelector,
-    ipc::Outgoing,
-    messages::DerpMap,
+use ipc::Outgoing;
+use mesh::{
+    home_relay::HomeSelector,
     nat64::Prefix,
     netcheck::{Families, Nat, NetInfo, Netcheck, PeerReports, ReflexiveAddress, Report},
     paths::PublicEndpoint,
     scope::Scope,
 };
+use tailnet::{map_messages::DerpMap, ts2021::requests::EndpointKind};
 
 use super::{Output, nat64::Nat64, outbox::Outbox};
 use crate::agent::{check_tasks::CheckResult, portmap::PortMapping};

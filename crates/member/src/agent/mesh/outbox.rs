@@ -1,11 +1,11 @@
 //! Seals the messages of the mesh, and collects its datagrams until they are sent.
 
+use ipc::{OpenSockets, Outgoing, ToDataPlane};
+use mesh::paths::{SocketsToOpen, To, Transmit};
 use tailnet::{
     disco::{Disco, Message},
-    ipc::{OpenSockets, Outgoing, ToDataPlane},
+    geneve::{Geneve, Protocol},
     keys::{DiscoKey, DiscoPublic, NodePublic},
-    paths::{SocketsToOpen, To, Transmit},
-    peer_relay::{Geneve, Protocol},
 };
 
 use super::{Output, nat64::Nat64};

@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use tailnet::{
-    ipc::{Activity, Path},
-    keys::NodePublic,
-};
+use ipc::{Activity, Path};
+use tailnet::keys::NodePublic;
 
 /// How long a previous direct path remains: longer than a ping takes.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);

@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use sys::{clock::boottime as now, netlink::Netlink};
-use tailnet::portmap::{
+use mesh::portmap::{
     Mapper, Nonce, Target,
-    message::{LONGEST, PORT},
+    mapping_messages::{LONGEST, PORT},
 };
+use sys::{clock::boottime as now, netlink::Netlink};
 use tokio::{
     net::UdpSocket,
     sync::{mpsc, watch},

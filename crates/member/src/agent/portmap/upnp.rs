@@ -18,11 +18,11 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
-use sys::clock::boottime as now;
-use tailnet::portmap::{
+use mesh::portmap::{
     Target,
-    upnp::{self, LONGEST_ANSWER, LONGEST_TEXT, Refusal, SearchResponse, Service},
+    upnp_messages::{self, LONGEST_ANSWER, LONGEST_TEXT, Refusal, SearchResponse, Service},
 };
+use sys::clock::boottime as now;
 use tokio::{
     net::{TcpSocket, UdpSocket},
     sync::watch,
@@ -216,8 +216,8 @@ impl Router {
         let found = self.search().await?;
         let service = self.describe(&found).await?;
         self.service = Some((found, service.clone()));
-        let (_, answer) = self.call(&service, &upnp::Request::Address).await?;
-        let address = upnp::read_address(&answer).ok_or_else(|| {
+        let (_, answer) = self.call(&service, &upnp_messages::Request::Address).await?;
+        let address = upnp_messages::read_address(&answer).ok_or_else(|| {
             UpnpError::Failed("the router did not report its external address".into())
         })?;
         let mut lifetime = LIFETIME;
@@ -226,9 +226,10 @@ impl Router {
         for _ in 0..=MAX_PORTS {
             let Target { own, port, .. } = self.target;
             let seconds = lifetime.as_secs().try_into().unwrap_or(0);
-            let map = upnp::Request::Map { external, own, internal: port, lifetime: seconds };
+            let map =
+                upnp_messages::Request::Map { external, own, internal: port, lifetime: seconds };
             let (status, answer) = self.call(&service, &map).await?;
-            match upnp::read_refusal(&answer) {
+            match upnp_messages::read_refusal(&answer) {
                 None if status == StatusCode::OK => {
                     let (external, since) = (SocketAddrV4::new(address, external), now());
                     self.mapping = Some((external, since + LIFETIME, since));
@@ -249,7 +250,7 @@ impl Router {
         if let (Some((_, service)), Some((external, ..))) =
             (self.service.take(), self.mapping.take())
         {
-            let delete = upnp::Request::Delete { external: external.port() };
+            let delete = upnp_messages::Request::Delete { external: external.port() };
             if let Err(why) = self.call(&service, &delete).await {
                 tracing::debug!(gateway = %self.target.gateway, %why, "UPnP");
             }
@@ -261,11 +262,13 @@ impl Router {
         let Target { gateway, own, .. } = self.target;
         let socket = UdpSocket::bind((own, 0)).await.map_err(UpnpError::of)?;
         self.mark(&socket)?;
-        let (search, mut answer) = (upnp::search(), [0; LONGEST_ANSWER]);
+        let (search, mut answer) = (upnp_messages::search(), [0; LONGEST_ANSWER]);
         for wait in SEARCH_WAITS {
             // Some routers receive only one of them.
-            for to in [gateway, upnp::MULTICAST] {
-                if let Err(error) = socket.send_to(search.as_bytes(), (to, upnp::PORT)).await {
+            for to in [gateway, upnp_messages::MULTICAST] {
+                if let Err(error) =
+                    socket.send_to(search.as_bytes(), (to, upnp_messages::PORT)).await
+                {
                     tracing::debug!(%error, %to, "UPnP");
                 }
             }
@@ -299,7 +302,7 @@ impl Router {
     async fn call(
         &self,
         service: &Service,
-        request: &upnp::Request,
+        request: &upnp_messages::Request,
     ) -> Result<(StatusCode, String), UpnpError> {
         let (action, body) = service.encode(request);
         let request = Request::post(&service.place.path)

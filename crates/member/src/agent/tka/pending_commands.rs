@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
-use serde_json::Value;
-use tailnet::tka::{
-    command::{CommandContext, CommandStep, PendingCommand, TkaCommand},
-    follow::SyncRequest,
+use mesh::{
+    tka_command::{CommandContext, CommandStep, PendingCommand, TkaCommand},
+    tka_follower::SyncRequest,
 };
+use serde_json::Value;
 
 use crate::agent::local_api::{ApiError, Reply};
 
@@ -145,7 +145,7 @@ impl PendingCommands {
 mod tests {
     use tailnet::{
         keys::NodePublic,
-        tka::{NewKey, TkaKey, sync::Requester},
+        tka::{NewKey, TkaKey, sync_requests::Requester},
     };
     use tokio::sync::oneshot;
 

@@ -2,13 +2,13 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use tailnet::{
-    ipc::Path,
-    local::{State, Why, WhyStep},
-    messages::Node,
+use ipc::Path;
+use mesh::{
+    local_json::{State, Why, WhyStep},
     netcheck::Mapping,
     paths::{BirthdayOutcome, Candidate, Origins, PathView, ProbeOutcome},
 };
+use tailnet::map_messages::Node;
 
 use super::View;
 use crate::agent::this_node::short;

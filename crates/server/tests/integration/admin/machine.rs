@@ -6,8 +6,8 @@ use http_body_util::BodyExt;
 use hyper::{Method, StatusCode, body::Incoming};
 use serde_json::{Value, json};
 use tailnet::{
-    control::frame::FrameReader,
     keys::{DiscoPublic, NodePublic},
+    ts2021::map_frames::FrameReader,
 };
 use tokio::time::{sleep, timeout};
 

@@ -18,8 +18,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use server::{admin::api, configuration::Configuration};
 use tailnet::{
-    control::{noise::Initiation, stream::NoiseStream},
     keys::{MachineKey, MachinePublic, NodePublic},
+    ts2021::{noise_handshake::Initiation, noise_stream::NoiseStream},
 };
 use tempfile::TempDir;
 use tokio::{

@@ -11,12 +11,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tailnet::{
-    control::{
-        frame::FrameReader,
-        noise::{Initiation, REPLY, REPLY_HEADER, Reply},
-        stream::NoiseStream,
-    },
     keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
+    ts2021::{
+        map_frames::FrameReader,
+        noise_handshake::{Initiation, REPLY, REPLY_HEADER, Reply},
+        noise_stream::NoiseStream,
+    },
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

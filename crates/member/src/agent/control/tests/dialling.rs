@@ -5,9 +5,9 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use mesh::{http_proxy::Proxies, scope::Scope};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::{RootCertStore, ServerConfig, pki_types::PrivateKeyDer};
-use tailnet::{control::proxy::Proxies, scope::Scope};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

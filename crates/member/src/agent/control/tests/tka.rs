@@ -1,4 +1,4 @@
-use tailnet::tka::follow::SyncRequest;
+use mesh::tka_follower::SyncRequest;
 
 use super::{super::error::ControlError, *};
 

@@ -2,11 +2,11 @@
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
+use ipc::{Activity, Incoming, Path};
+use mesh::nat64::Prefix;
 use sys::netlink::DefaultRoute;
 use tailnet::{
     disco::{Disco, Message},
-    ipc::{Activity, Incoming, Path},
-    nat64::Prefix,
     stun,
 };
 

@@ -1,4 +1,4 @@
-use tailnet::local::{State, Timestamp};
+use mesh::local_json::{State, Timestamp};
 
 use super::*;
 

@@ -1,7 +1,5 @@
-use tailnet::{
-    ipc::{Activity, Path},
-    local::{StartOptions, State as NodeState},
-};
+use ipc::{Activity, Path};
+use mesh::local_json::{StartOptions, State as NodeState};
 
 use super::*;
 

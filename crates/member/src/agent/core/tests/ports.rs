@@ -2,10 +2,8 @@
 
 use std::net::SocketAddrV4;
 
-use tailnet::{
-    control::messages::{Announcement, EndpointKind},
-    portmap::{GatewayState, Mapping, Protocol},
-};
+use mesh::portmap::{GatewayState, Mapping, Protocol};
+use tailnet::ts2021::requests::{Announcement, EndpointKind};
 
 use super::{super::super::portmap::Router, *};
 

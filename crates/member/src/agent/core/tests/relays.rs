@@ -1,8 +1,6 @@
-use tailnet::{
-    disco::{AllocateRequest, Disco, Message},
-    ipc::peer_relay::FromRelayServer,
-    peer_relay::MAY_ALLOCATE,
-};
+use ipc::relay_process::FromRelayServer;
+use mesh::peer_relay::MAY_ALLOCATE;
+use tailnet::disco::{AllocateRequest, Disco, Message};
 
 use super::*;
 use crate::agent::mesh::AllocationRequest;

@@ -3,7 +3,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use base64ct::{Base64, Encoding as _};
-use tailnet::tka::{Authority, follow::SyncRequest};
+use mesh::tka_follower::SyncRequest;
+use tailnet::tka::Authority;
 use zeroize::Zeroizing;
 
 use super::*;
@@ -457,7 +458,7 @@ async fn invalid_previous_signature_requires_a_login() {
 
 impl Rig {
     /// The login that was sent to the coordinator.
-    async fn login(&self) -> tailnet::control::register::Login {
+    async fn login(&self) -> mesh::registration::Login {
         let login = self.session_commands().await.into_iter().find_map(|command| match command {
             Command::Login(login) => Some(login),
             _ => None,

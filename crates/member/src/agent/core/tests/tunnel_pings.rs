@@ -1,7 +1,5 @@
-use tailnet::{
-    ipc::TunnelPing,
-    local::{PingKind, PingResult},
-};
+use ipc::TunnelPing;
+use mesh::local_json::{PingKind, PingResult};
 
 use super::*;
 use crate::agent::local_api::ApiError;

@@ -2,16 +2,15 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use serde_json::{Value, json};
-use tailnet::{
-    keys::NodePublic,
-    local::{
-        Empty, Notify, PeerStatus, PingResult, State, Status, TailnetStatus, Timestamp,
-        UserProfile, WatchMask, WhoIs, Why, WhyStep,
+use mesh::{
+    local_json::{
+        Empty, Notify, PeerStatus, PingResult, State, Status, TailnetStatus, Timestamp, WatchMask,
+        WhoIs, Why, WhyStep,
     },
-    messages::Json,
     prefs::{Login, Prefs},
 };
+use serde_json::{Value, json};
+use tailnet::{keys::NodePublic, map_messages::UserProfile, raw_json::Json};
 use tokio::sync::mpsc;
 
 use super::super::{ApiError, Request, Watcher, WhoIsQuery};
