@@ -1,4 +1,4 @@
-//! Auxiliary sockets of the data plane, for birthday probing (`paths` of the crate `mesh`).
+//! Auxiliary sockets of the data plane, for birthday probing (`peer_paths` of the crate `mesh`).
 
 use std::net::SocketAddr;
 

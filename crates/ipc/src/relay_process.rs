@@ -1,11 +1,12 @@
-//! Messages between the agent and the process that relays for peers (`peer_relay` of the crate `mesh`).
+//! Messages between the agent and the process that relays for peers (`peer_relay` of the crate
+//! `mesh`).
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tailnet::{geneve::Vni, keys::DiscoPublic};
 
-use super::{Incoming, Outgoing};
+use crate::data_plane_messages::{Incoming, Outgoing};
 
 /// A message from the agent to the relay process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

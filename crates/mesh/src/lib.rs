@@ -5,7 +5,7 @@
 //! ```text
 //!   tailnet::map_messages ──► network_map ──► node_settings ──► ipc: peers, filter, DesiredHost
 //!                                                  │
-//!                        netcheck, portmap ──► paths ──► ipc: the path to each peer
+//!                        netcheck, portmap ──► peer_paths ──► ipc: the path to each peer
 //! ```
 //!
 //! Both the agent and the steward use this crate. The protocols are in the crate `tailnet`, the
@@ -23,8 +23,8 @@ pub mod nat64;
 pub mod netcheck;
 pub mod network_map;
 pub mod node_settings;
-pub mod paths;
 pub mod peer_filter;
+pub mod peer_paths;
 pub mod peer_relay;
 pub mod portmap;
 pub mod prefs;

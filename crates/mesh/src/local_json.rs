@@ -2,6 +2,7 @@
 //! `client/tailscale/apitype`), which the `tailscale` command and exporters use.
 //!
 //! Go writes a nil list or map as `null`. So does this module, and it reads both forms.
+
 mod node_status;
 
 use std::{fmt, str::FromStr};

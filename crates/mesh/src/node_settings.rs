@@ -23,8 +23,8 @@ pub use self::tka_exclusions::{key_signature, rejected_by_tka};
 use crate::{
     desired_host, magic_dns,
     network_map::NetworkMap,
-    paths::{PeerInfo, PeerRelay},
     peer_filter::{self, Input},
+    peer_paths::{PeerInfo, PeerRelay},
     peer_relay,
     prefs::Prefs,
     scope::{NOT_ADMITTED, Scope},

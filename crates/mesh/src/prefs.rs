@@ -60,7 +60,7 @@ pub struct Prefs {
     /// The UDP port of the peer relay, 0 for any; `None` disables it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_server_port: Option<u16>,
-    /// Whether birthday probing is disabled ([`crate::paths`]). Tailscale does not have this field.
+    /// Whether birthday probing is disabled ([`crate::peer_paths`]). Tailscale does not have this field.
     #[serde(skip_serializing_if = "is_false")]
     pub no_port_guessing: bool,
     /// The displayed name of the profile.

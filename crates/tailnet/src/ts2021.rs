@@ -1,16 +1,15 @@
-//! The coordinator's protocol, ts2021: messages, encryption and the decisions of a client.
+//! The coordinator's protocol, ts2021: messages and encryption, for both ends.
 //!
 //! ```text
 //!   GET /key                 the coordinator's key
-//!   POST /ts2021             upgrade; the first Noise message is in a header    noise
+//!   POST /ts2021             upgrade; the first Noise message is in a header    noise_handshake
 //!     records                at most 4,096 bytes each                           record
-//!       early payload        before HTTP/2, from the coordinator                early
-//!       HTTP/2
-//!         /machine/register  registration of a node                             register
-//!         /machine/map       a stream of frames                                 frame
+//!       early payload        before HTTP/2, from the coordinator                early_payload
+//!       HTTP/2               over a byte stream                               noise_stream
+//!         /machine/register  registration of a node                             requests
+//!         /machine/map       a stream of frames                                 map_frames
 //! ```
-//!
-//! [`dial`] decides how to connect, [`backoff`] when to retry.
+
 pub mod early_payload;
 pub mod map_frames;
 pub mod noise_handshake;

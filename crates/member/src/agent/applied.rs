@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use mesh::{
     magic_dns,
     node_settings::{Environment, Settings, TkaStatus, settings},
-    paths::PeerInfo,
+    peer_paths::PeerInfo,
 };
 use tailnet::keys::NodePublic;
 

@@ -26,7 +26,7 @@ use getrandom::{SysRng, rand_core::UnwrapErr};
 use ipc::{Activity, Incoming, Path, Relayed, ToDataPlane};
 use mesh::{
     netcheck::ReflexiveAddress,
-    paths::{Event, PathView, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
+    peer_paths::{Event, PathView, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
     scope::Scope,
 };
 use tailnet::{

@@ -16,8 +16,8 @@ use mesh::{
     netcheck::{Families, Netcheck, Report},
     network_map::NetworkMap,
     node_settings::has_capability,
-    paths::{To, Transmit},
     peer_filter::Grants,
+    peer_paths::{To, Transmit},
     peer_relay::MAY_ALLOCATE,
     scope::Scope,
 };

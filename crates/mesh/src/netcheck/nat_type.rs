@@ -7,7 +7,7 @@ use rand_core::CryptoRng;
 use tailnet::stun::{self, REQUEST_LEN, TxId};
 
 use super::{ReflexiveAddress, Report};
-use crate::paths::PublicEndpoint;
+use crate::peer_paths::PublicEndpoint;
 
 /// The maximum number of stored observations by peers.
 const PEERS: usize = 8;

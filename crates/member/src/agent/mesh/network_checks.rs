@@ -11,7 +11,7 @@ use mesh::{
     home_relay::HomeSelector,
     nat64::Prefix,
     netcheck::{Families, Nat, NetInfo, Netcheck, PeerReports, ReflexiveAddress, Report},
-    paths::PublicEndpoint,
+    peer_paths::PublicEndpoint,
     scope::Scope,
 };
 use tailnet::{map_messages::DerpMap, ts2021::requests::EndpointKind};

@@ -1,7 +1,7 @@
 //! Seals the messages of the mesh, and collects its datagrams until they are sent.
 
 use ipc::{OpenSockets, Outgoing, ToDataPlane};
-use mesh::paths::{SocketsToOpen, To, Transmit};
+use mesh::peer_paths::{SocketsToOpen, To, Transmit};
 use tailnet::{
     disco::{Disco, Message},
     geneve::{Geneve, Protocol},

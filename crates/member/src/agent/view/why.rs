@@ -6,7 +6,7 @@ use ipc::Path;
 use mesh::{
     local_json::{State, Why, WhyStep},
     netcheck::Mapping,
-    paths::{BirthdayOutcome, Candidate, Origins, PathView, ProbeOutcome},
+    peer_paths::{BirthdayOutcome, Candidate, Origins, PathView, ProbeOutcome},
 };
 use tailnet::map_messages::Node;
 

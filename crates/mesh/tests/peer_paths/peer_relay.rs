@@ -4,7 +4,7 @@ use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use ipc::Path;
 use mesh::{
-    paths::{Event, Paths, PeerInfo, PeerRelay, To, Traffic, Via},
+    peer_paths::{Event, Paths, PeerInfo, PeerRelay, To, Traffic, Via},
     peer_relay::Server,
 };
 use packet::Endpoint;

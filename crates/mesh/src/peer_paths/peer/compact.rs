@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tailnet::keys::{DiscoPublic, NodePublic};
 
 use super::{Activity, Peer, Published, Relay};
-use crate::paths::PathView;
+use crate::peer_paths::PathView;
 
 /// A peer in full or compact form.
 #[derive(Debug)]

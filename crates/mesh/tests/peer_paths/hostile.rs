@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use ipc::Path;
-use mesh::paths::{Event, Paths, PeerInfo, To, Traffic, Transmit, Via};
+use mesh::peer_paths::{Event, Paths, PeerInfo, To, Traffic, Transmit, Via};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use tailnet::{
     disco::{Message, TxId},

@@ -25,7 +25,7 @@ use ipc::{AuxiliarySocket, Path};
 use tailnet::disco::{BirthdayMessage, BirthdayStep, Message};
 
 use super::Peer;
-use crate::paths::{
+use crate::peer_paths::{
     BirthdayOutcome, Context, Event, SocketsToOpen, To,
     candidate::may_be_reached,
     timing::{

@@ -18,7 +18,7 @@ use std::{net::SocketAddr, time::Duration};
 use tailnet::disco::Message;
 
 use super::{Direct, Peer};
-use crate::paths::{
+use crate::peer_paths::{
     Context, Event, To,
     limit::Limit,
     timing::{

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use crate::paths::{
+use crate::peer_paths::{
     candidate::Entry,
     rank::Rank,
     timing::{DOUBT_LATENCY, DOUBT_PING, HEARTBEAT, HEARTBEAT_RETRY, SETTLING, TRUST},

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use ipc::Path;
-use mesh::paths::Event;
+use mesh::peer_paths::Event;
 use sim::{Link, Nat, Realm, Timeouts};
 
 use crate::stock::Node;

@@ -17,7 +17,7 @@ use tailnet::{
 };
 
 use super::Peer;
-use crate::paths::{
+use crate::peer_paths::{
     Context, PeerRelay, To,
     candidate::{canonical, may_be_reached},
     limit::Limit,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ipc::Path;
-use mesh::paths::{Event, Paths, PeerInfo, PublicEndpoint, To, Traffic, Transmit, Via};
+use mesh::peer_paths::{Event, Paths, PeerInfo, PublicEndpoint, To, Traffic, Transmit, Via};
 use tailnet::{
     disco::{Message, TxId},
     keys::{DiscoPublic, NodePublic},

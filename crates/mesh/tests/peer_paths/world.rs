@@ -16,7 +16,7 @@ use std::{
 };
 
 use ipc::{AuxiliarySocket, Path};
-use mesh::paths::{
+use mesh::peer_paths::{
     Event, Paths, PeerInfo, PublicEndpoint, SocketsToOpen, To, Traffic, Transmit, Via,
 };
 use rand_chacha::{

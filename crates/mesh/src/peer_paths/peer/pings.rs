@@ -6,7 +6,7 @@ use ipc::Path;
 use tailnet::disco::TxId;
 
 use super::Peer;
-use crate::paths::{
+use crate::peer_paths::{
     Context, To,
     timing::{PENDING, PING_TIMEOUT},
 };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ipc::Path;
-use mesh::paths::Event;
+use mesh::peer_paths::Event;
 use rand_chacha::rand_core::Rng;
 use sim::Nat;
 

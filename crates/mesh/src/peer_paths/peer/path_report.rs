@@ -3,7 +3,7 @@
 use ipc::Path;
 
 use super::Peer;
-use crate::paths::{Context, Event, PathView, timing::SESSION};
+use crate::peer_paths::{Context, Event, PathView, timing::SESSION};
 
 impl Peer {
     /// Publishes the path if it changed.

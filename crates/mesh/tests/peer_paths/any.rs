@@ -3,7 +3,7 @@
 use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 use ipc::{AuxiliarySocket, Path};
-use mesh::paths::{
+use mesh::peer_paths::{
     Event, Paths, PeerInfo, PeerRelay, PublicEndpoint, SocketsToOpen, To, Traffic, Transmit, Via,
 };
 use proptest::prelude::*;
