@@ -14,7 +14,7 @@
 //! returns `None`. Send its datagrams to the gateway from the address of the target, and pass in
 //! only datagrams of the gateway.
 //!
-//! A gateway without both may support UPnP ([`upnp`]), which uses TCP connections.
+//! A gateway without both may support UPnP ([`upnp_messages`]), which uses TCP connections.
 
 mod epoch;
 pub mod mapping_messages;
