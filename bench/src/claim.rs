@@ -37,7 +37,7 @@ pub struct Claim {
 impl Claim {
     /// `None` with too few rounds, if every round counted 0, or if the interval is too wide.
     /// `digits` is the number of digits behind the point in tables.
-    pub fn of(rounds: &[f64], digits: usize) -> Option<Claim> {
+    pub fn of(rounds: &[f64], digits: usize) -> Option<Self> {
         let rounds: Vec<f64> = rounds.iter().copied().filter(|one| one.is_finite()).collect();
         if rounds.len() < ROUNDS || rounds.iter().all(|one| *one == 0.0) {
             return None;
@@ -55,7 +55,7 @@ impl Claim {
         };
         // Medians are compared as they are shown.
         let rounding = 0.5 * 10f64.powi(-(digits as i32));
-        Some(Claim { low: (low - rounding).max(0.0), high: high + rounding })
+        Some(Self { low: (low - rounding).max(0.0), high: high + rounding })
     }
 
     /// Whether the median lies within.

@@ -29,7 +29,7 @@ pub struct ClaimCheck {
 
 impl ClaimCheck {
     /// Reads what `--json` wrote of each run.
-    pub fn of(first: &Value, second: &Value) -> Result<ClaimCheck, String> {
+    pub fn of(first: &Value, second: &Value) -> Result<Self, String> {
         let mut medians = Vec::new();
         let contenders = first["contenders"].as_array().ok_or("the first file is not a report")?;
         let others = second["contenders"].as_array().ok_or("the second file is not a report")?;
@@ -54,7 +54,7 @@ impl ClaimCheck {
         let note = |what: &&str| {
             Some(format!("{what}: {}, and then {}.", differ(what)?.0, differ(what)?.1))
         };
-        Ok(ClaimCheck { medians, notes: ["machine", "rounds"].iter().filter_map(note).collect() })
+        Ok(Self { medians, notes: ["machine", "rounds"].iter().filter_map(note).collect() })
     }
 
     /// Whether at least the claimed share of the medians lies within the intervals.
@@ -96,10 +96,10 @@ impl Median {
         of: &str,
         digits: usize,
         (first, second): (&Value, &Value),
-    ) -> Option<Median> {
+    ) -> Option<Self> {
         let claim = Claim { low: first["claim"][0].as_f64()?, high: first["claim"][1].as_f64()? };
         let (first, second) = (first["median"].as_f64()?, second["median"].as_f64()?);
-        Some(Median { measure, of: of.to_owned(), digits, first, claim, second })
+        Some(Self { measure, of: of.to_owned(), digits, first, claim, second })
     }
 
     fn is_within(&self) -> bool {

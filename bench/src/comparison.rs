@@ -62,7 +62,7 @@ impl Comparison {
         plan: impl Fn(&Contender) -> Plan,
         rounds: u32,
         notify: impl Fn(u32, &Contender, News<'_>),
-    ) -> Comparison {
+    ) -> Self {
         let turn = |round, contender: &Contender| {
             suite::run(contender, &plan(contender), &|news| notify(round, contender, news))
         };
@@ -74,7 +74,7 @@ impl Comparison {
             turns.into_iter().map(|(_, readings)| readings).collect()
         };
         let rounds = (1..=rounds).map(round).collect();
-        Comparison { contenders, rounds, ..Comparison::default() }
+        Self { contenders, rounds, ..Self::default() }
     }
 
     /// Number of failed tests in all turns.
@@ -190,12 +190,12 @@ fn order(round: u32, contenders: usize) -> Vec<usize> {
 
 impl Spread {
     /// Ignores values that are not finite. The statistics are NaN if no value is left.
-    pub fn of(values: Vec<f64>) -> Spread {
+    pub fn of(values: Vec<f64>) -> Self {
         let sorted: Vec<f64> = values.iter().copied().filter(|one| one.is_finite()).collect();
-        Spread::from_counted(sorted, values, 0)
+        Self::from_counted(sorted, values, 0)
     }
 
-    fn of_outcomes(outcomes: &[Outcome], better: Option<Better>) -> Spread {
+    fn of_outcomes(outcomes: &[Outcome], better: Option<Better>) -> Self {
         let values = |outcomes: &Outcome| match outcomes {
             Outcome::Figure(value) => *value,
             Outcome::Failed | Outcome::Nothing => f64::NAN,
@@ -206,18 +206,18 @@ impl Spread {
             Outcome::Nothing => None,
         };
         let failed = outcomes.iter().filter(|one| **one == Outcome::Failed).count();
-        Spread::from_counted(
+        Self::from_counted(
             outcomes.iter().filter_map(counted).filter(|one| !one.is_nan()).collect(),
             outcomes.iter().map(values).collect(),
             failed,
         )
     }
 
-    fn from_counted(mut counted: Vec<f64>, values: Vec<f64>, failed: usize) -> Spread {
+    fn from_counted(mut counted: Vec<f64>, values: Vec<f64>, failed: usize) -> Self {
         counted.sort_by(f64::total_cmp);
         let end = |value: Option<&f64>| value.copied().unwrap_or(f64::NAN);
         let (least, most) = (end(counted.first()), end(counted.last()));
-        Spread { median: median(&counted), least, most, values, failed }
+        Self { median: median(&counted), least, most, values, failed }
     }
 
     /// Whether turns failed and none has a figure.
@@ -308,9 +308,9 @@ mod tests {
                 ms.into_iter().for_each(|ms| readings.push(measure, ms));
             }
             if ms.is_some() {
-                readings.finish()
+                readings.finish();
             } else {
-                readings.fail()
+                readings.fail();
             }
             readings
         };

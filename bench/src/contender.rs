@@ -65,9 +65,9 @@ pub struct Headscale {
 
 impl Headscale {
     /// The installed programs, if the coordinator is installed.
-    fn installed() -> Option<Headscale> {
+    fn installed() -> Option<Self> {
         let coordinator = netns::peer("headscale")?;
-        Some(Headscale { coordinator, relay: netns::peer("derper") })
+        Some(Self { coordinator, relay: netns::peer("derper") })
     }
 
     /// The relay, if it is installed.
@@ -86,8 +86,8 @@ pub struct Tailscaled {
 
 impl Tailscaled {
     /// The installed programs, if all are installed.
-    fn installed() -> Option<Tailscaled> {
-        Some(Tailscaled {
+    fn installed() -> Option<Self> {
+        Some(Self {
             daemon: netns::peer("tailscaled")?,
             client: netns::peer("tailscale")?,
             control: netns::peer("testcontrol")?,
@@ -146,16 +146,16 @@ impl Contender {
     ///
     /// # Panics
     /// If it is not installed.
-    pub fn installed(implementation: Implementation) -> Contender {
-        Contender::new(implementation.name(), Carrier::Daemon(implementation.into()))
+    pub fn installed(implementation: Implementation) -> Self {
+        Self::new(implementation.name(), Carrier::Daemon(implementation.into()))
     }
 
     /// The contenders of these names, separated by commas, and those that this machine does not
     /// have.
-    pub fn named(names: &str) -> Result<(Vec<Contender>, Vec<Missing>), String> {
+    pub fn named(names: &str) -> Result<(Vec<Self>, Vec<Missing>), String> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for name in names.split(',').filter(|name| *name != "none") {
-            match Contender::find(name)? {
+            match Self::find(name)? {
                 Ok(contender) if contender.is(Implementation::Tailscale) => {
                     found.extend(contender.with_queues());
                 }
@@ -170,7 +170,7 @@ impl Contender {
     }
 
     /// The contender of this name, or why it is unavailable.
-    fn find(name: &str) -> Result<Result<Contender, &'static str>, String> {
+    fn find(name: &str) -> Result<Result<Self, &'static str>, String> {
         let carrier = match name {
             BARE => Ok(Carrier::Bare),
             KERNEL if has_module() => Ok(Carrier::Kernel),
@@ -184,7 +184,7 @@ impl Contender {
                 is_there.then(|| Carrier::Daemon(implementation.into())).ok_or(NOT_BUILT)
             }
         };
-        Ok(carrier.map(|carrier| Contender::new(name, carrier)))
+        Ok(carrier.map(|carrier| Self::new(name, carrier)))
     }
 
     fn is(&self, implementation: Implementation) -> bool {
@@ -192,11 +192,11 @@ impl Contender {
     }
 
     /// The same contender with each length of its queue.
-    fn with_queues(self) -> [Contender; 2] {
+    fn with_queues(self) -> [Self; 2] {
         let peer = Implementation::Tailscale.name();
         [0, 1].map(|at| {
             let name = QUEUES[at].0;
-            let mut one = Contender::new(&format!("{peer}-{name}"), self.carrier.clone());
+            let mut one = Self::new(&format!("{peer}-{name}"), self.carrier.clone());
             one.setting = Some(Setting { peer, name });
             if let Carrier::Daemon(program) = &mut one.carrier {
                 program.environment.push((QUEUE, QUEUE_SIZES[at].as_str()));
@@ -212,17 +212,17 @@ impl Contender {
 
     /// A build of linerate from `PATH` or `NAME=PATH`. The path is made absolute because the hosts
     /// have another working directory.
-    pub fn build(text: &str) -> Result<Contender, String> {
+    pub fn build(text: &str) -> Result<Self, String> {
         let (name, path) = text.split_once('=').unwrap_or((text, text));
         let path = Path::new(path).canonicalize().map_err(|error| format!("{path}: {error}"))?;
         let implementation = Implementation::Linerate;
         let program = Program { implementation, path, environment: Vec::new() };
-        Ok(Contender::new(name, Carrier::Daemon(program)))
+        Ok(Self::new(name, Carrier::Daemon(program)))
     }
 
     /// A contender with all offloads.
-    pub fn new(name: &str, carrier: Carrier) -> Contender {
-        Contender { name: name.to_owned(), setting: None, carrier, offloads: None }
+    pub fn new(name: &str, carrier: Carrier) -> Self {
+        Self { name: name.to_owned(), setting: None, carrier, offloads: None }
     }
 
     /// The program of a daemon.

@@ -41,8 +41,8 @@ pub struct Crowd {
 
 impl Crowd {
     /// The first `count` peers.
-    pub fn new(count: usize) -> Crowd {
-        Crowd { count }
+    pub fn new(count: usize) -> Self {
+        Self { count }
     }
 
     fn key(number: usize) -> PrivateKey {
@@ -60,7 +60,7 @@ impl Crowd {
     pub fn join(self, host: &Host, at: Option<&str>) {
         let endpoint = at.map_or(String::new(), |at| format!("Endpoint = {at}:{CROWD_PORT}\n"));
         let section = |number: usize| {
-            let (key, address) = (Crowd::key(number).public_key(), Crowd::address(number));
+            let (key, address) = (Self::key(number).public_key(), Self::address(number));
             let key = key.to_base64();
             format!("[Peer]\nPublicKey = {key}\nAllowedIPs = {address}/32\n{endpoint}")
         };
@@ -181,11 +181,11 @@ pub struct CrowdResult {
 
 impl CrowdResult {
     /// Parses the output of `Display`.
-    pub fn parse(text: &str) -> Option<CrowdResult> {
+    pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let sessions = words.next()?.parse().ok()?;
         let cookies = words.next()?.parse().ok()?;
-        Some(CrowdResult { sessions, cookies, seconds: words.next()?.parse().ok()? })
+        Some(Self { sessions, cookies, seconds: words.next()?.parse().ok()? })
     }
 }
 
@@ -206,7 +206,7 @@ struct Initiator {
 
 impl Initiator {
     /// Prepares the initiation.
-    fn new(number: usize, hub: PublicKey, at: SocketAddr, now: Now) -> Option<Initiator> {
+    fn new(number: usize, hub: PublicKey, at: SocketAddr, now: Now) -> Option<Self> {
         let mut control = Control::new(ChaCha20Rng::seed_from_u64(!(number as u64)));
         let everything = AllowedIpChange { net: "0.0.0.0/0".parse().ok()?, remove: false };
         let peer = PeerChange {
@@ -224,7 +224,7 @@ impl Initiator {
         control.handle_notices(now);
         let (initiation, _) = control.poll_transmit()?;
         let index = Initiation::parse(initiation.as_bytes())?.sender;
-        Some(Initiator { control, hub: at, index, initiation, response: None })
+        Some(Self { control, hub: at, index, initiation, response: None })
     }
 
     /// Whether the response establishes a session.

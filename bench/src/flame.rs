@@ -59,7 +59,7 @@ pub(crate) struct Profiler {
 
 impl Profiler {
     /// Starts perf for a daemon's pid in the host.
-    pub fn start(host: &Host, daemon: u32) -> Result<Profiler, String> {
+    pub(crate) fn start(host: &Host, daemon: u32) -> Result<Self, String> {
         if Command::new("perf").arg("--version").output().is_err() {
             return Err("perf is not installed (Debian: apt-get install linux-perf)".to_owned());
         }
@@ -70,8 +70,8 @@ impl Profiler {
         let mut command = host.command("bash");
         command.args(["-c", &line]).stdin(Stdio::null());
         let perf = command.spawn().map_err(|error| format!("nsenter: {error}"))?;
-        let mut profiler = Profiler { host: host.clone(), perf };
-        let is_reply = |profiler: &mut Profiler| profiler.host.has(DATA) || profiler.has_ended();
+        let mut profiler = Self { host: host.clone(), perf };
+        let is_reply = |profiler: &mut Self| profiler.host.has(DATA) || profiler.has_ended();
         eventually("perf begins", SOON, || is_reply(&mut profiler));
         if profiler.has_ended() {
             return Err(format!("perf was refused: {}", profiler.log()));
@@ -88,7 +88,7 @@ impl Profiler {
     }
 
     /// Stops perf and draws the samples.
-    pub fn finish(mut self, title: String, end: &'static str) -> Result<Flame, String> {
+    pub(crate) fn finish(mut self, title: String, end: &'static str) -> Result<Flame, String> {
         // A perf that ignores the signal ends with the host.
         self.host.attempt(format!("kill -INT $(cat {DATA}.pid)"));
         let _ = self.perf.wait();

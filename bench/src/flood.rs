@@ -100,9 +100,9 @@ impl fmt::Display for Sent {
 
 impl Sent {
     /// Parses the output of [`Sent`]'s `Display`.
-    pub fn parse(text: &str) -> Option<Sent> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (datagrams, seconds) = text.trim().split_once(' ')?;
-        Some(Sent { datagrams: datagrams.parse().ok()?, seconds: seconds.parse().ok()? })
+        Some(Self { datagrams: datagrams.parse().ok()?, seconds: seconds.parse().ok()? })
     }
 }
 

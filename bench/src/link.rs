@@ -75,18 +75,11 @@ pub struct Link {
 impl Shape {
     /// Parses `rtt=MS,jitter=MS,loss=PERCENT,reorder=PERCENT,rate=MBIT,queue=MS,seed=N`, each of
     /// them optional. The delay is half of the round trip.
-    pub fn parse(text: &str) -> Result<Shape, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let queue = Duration::from_millis(50);
         let zero = Duration::ZERO;
-        let mut shape = Shape {
-            delay: zero,
-            jitter: zero,
-            loss: 0.0,
-            reorder: 0.0,
-            rate: None,
-            queue,
-            seed: 1,
-        };
+        let mut shape =
+            Self { delay: zero, jitter: zero, loss: 0.0, reorder: 0.0, rate: None, queue, seed: 1 };
         for word in text.split(',').filter(|word| !word.is_empty()) {
             let (name, value) = word.split_once('=').ok_or(format!("no value: {word}"))?;
             let number: f64 = value.parse().map_err(|_| format!("not a number: {word}"))?;
@@ -111,11 +104,11 @@ impl Shape {
 
 impl Link {
     /// The same seed gives the same behaviour.
-    pub fn new(shape: Shape) -> Link {
+    pub fn new(shape: Shape) -> Self {
         let zero = Duration::ZERO;
         let rng = ChaCha8Rng::seed_from_u64(shape.seed);
         let in_flight = BTreeMap::new();
-        Link { shape, rng, free: zero, last: zero, serial: 0, in_flight, lost: 0, queue_drops: 0 }
+        Self { shape, rng, free: zero, last: zero, serial: 0, in_flight, lost: 0, queue_drops: 0 }
     }
 
     /// Takes a datagram at the near end.

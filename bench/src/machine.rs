@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 
 /// Properties of a machine that matter for figures.
-pub struct Machine {
+pub(crate) struct Machine {
     cores: usize,
     model: String,
     kernel: String,
@@ -15,11 +15,11 @@ pub struct Machine {
 
 impl Machine {
     /// This machine.
-    pub fn here() -> Machine {
+    pub(crate) fn here() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let info = read("/proc/cpuinfo");
         let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        Machine {
+        Self {
             cores: thread::available_parallelism().map_or(0, usize::from),
             model: model.map_or("an unknown processor", |(_, model)| model).to_owned(),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
@@ -29,14 +29,14 @@ impl Machine {
 
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { cores, model, kernel } = self;
+        let Self { cores, model, kernel } = self;
         write!(f, "{cores} cores of {model}, Linux {kernel}")
     }
 }
 
 /// The version of a binary. For a Go binary, the version of the module that it was built from: a
 /// fork's own version text is that of the original.
-pub fn version(program: &Path) -> String {
+pub(crate) fn version(program: &Path) -> String {
     let binary = fs::read(program).unwrap_or_default();
     go_module(&binary).unwrap_or_else(|| {
         let output = Command::new(program).arg("--version").output();

@@ -29,8 +29,8 @@ impl Bar {
     /// Whether a ratio meets the bar.
     pub fn is_met(self, ratio: f64) -> bool {
         match self {
-            Bar::AtLeast(least) => ratio >= least,
-            Bar::AtMost(most) => ratio <= most,
+            Self::AtLeast(least) => ratio >= least,
+            Self::AtMost(most) => ratio <= most,
         }
     }
 }
@@ -283,8 +283,8 @@ impl Better {
     /// The value of a failed turn, and of its ratio to another contender.
     pub fn worst(self) -> f64 {
         match self {
-            Better::More => 0.0,
-            Better::Less => f64::INFINITY,
+            Self::More => 0.0,
+            Self::Less => f64::INFINITY,
         }
     }
 }
@@ -311,7 +311,7 @@ impl Measure {
     }
 
     /// The figure that it is a part of; itself if it is not a part.
-    pub fn of(&self) -> &'static Measure {
+    pub fn of(&self) -> &'static Self {
         let before = ALL.iter().take_while(|one| one.key != self.key);
         let whole = before.filter(|one| !one.title.starts_with(' ')).last();
         let own = ALL.iter().find(|one| one.key == self.key).expect("ALL has every measure");

@@ -43,13 +43,13 @@ pub struct Count {
 
 impl Count {
     /// Parses an answer of a drain.
-    pub fn parse(line: &str) -> Option<Count> {
+    pub fn parse(line: &str) -> Option<Self> {
         let (bytes, seconds) = line.trim().split_once(' ')?;
-        Some(Count { bytes: bytes.parse().ok()?, seconds: seconds.parse().ok()? })
+        Some(Self { bytes: bytes.parse().ok()?, seconds: seconds.parse().ok()? })
     }
 
     /// Gigabits a second since an earlier count.
-    pub fn gbps_since(self, before: Count) -> f64 {
+    pub fn gbps_since(self, before: Self) -> f64 {
         (self.bytes - before.bytes) as f64 * 8.0 / 1e9 / (self.seconds - before.seconds)
     }
 }

@@ -62,21 +62,21 @@ pub enum Protection {
 
 impl Protection {
     /// `tls`; any other name is plain.
-    pub fn named(name: &str) -> Protection {
-        if name == "tls" { Protection::Tls } else { Protection::Plain }
+    pub fn named(name: &str) -> Self {
+        if name == "tls" { Self::Tls } else { Self::Plain }
     }
 
     fn server(self) -> Result<ServerConfig> {
         match self {
-            Protection::Plain => Ok(ServerConfig::new(Arc::new(Plain), Arc::new(Plain))),
-            Protection::Tls => tls::server(),
+            Self::Plain => Ok(ServerConfig::new(Arc::new(Plain), Arc::new(Plain))),
+            Self::Tls => tls::server(),
         }
     }
 
     fn client(self) -> Result<ClientConfig> {
         match self {
-            Protection::Plain => Ok(ClientConfig::new(Arc::new(Plain))),
-            Protection::Tls => tls::client(),
+            Self::Plain => Ok(ClientConfig::new(Arc::new(Plain))),
+            Self::Tls => tls::client(),
         }
     }
 }
@@ -97,9 +97,9 @@ impl Carried {
     }
 
     /// Parses the output of `Display`.
-    pub fn parse(text: &str) -> Option<Carried> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (bytes, seconds) = text.trim().split_once(' ')?;
-        Some(Carried { bytes: bytes.parse().ok()?, seconds: seconds.parse().ok()? })
+        Some(Self { bytes: bytes.parse().ok()?, seconds: seconds.parse().ok()? })
     }
 }
 

@@ -26,8 +26,8 @@ struct Figure {
 
 impl Readings {
     /// `only` are the measures of the plan; `None` for all.
-    pub fn new(only: Option<&'static [&'static Measure]>) -> Readings {
-        Readings { only, ..Readings::default() }
+    pub fn new(only: Option<&'static [&'static Measure]>) -> Self {
+        Self { only, ..Self::default() }
     }
 
     /// Starts a test: figures belong to it until `finish` or `fail`.

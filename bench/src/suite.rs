@@ -156,9 +156,9 @@ fn attempt(readings: &RefCell<Readings>, test: &'static str, run: impl FnOnce())
     let is_well = catch_unwind(AssertUnwindSafe(run)).is_ok();
     let mut readings = readings.borrow_mut();
     if is_well {
-        readings.finish()
+        readings.finish();
     } else {
-        readings.fail()
+        readings.fail();
     }
     is_well
 }
@@ -202,7 +202,7 @@ impl<'a> Turn<'a> {
         plan: &'a Plan,
         readings: &'a RefCell<Readings>,
         notify: &'a dyn Fn(News<'_>),
-    ) -> Turn<'a> {
+    ) -> Self {
         let ends = Ends::start(contender, plan.link.as_deref());
         if let (Some(offloads), Some(program)) = (&contender.offloads, contender.program()) {
             for end in [&ends.left, &ends.right] {
@@ -218,7 +218,7 @@ impl<'a> Turn<'a> {
         plan: &'a Plan,
         readings: &'a RefCell<Readings>,
         notify: &'a dyn Fn(News<'_>),
-    ) -> Turn<'a> {
+    ) -> Self {
         let (client, server) = (ends.left.host.clone(), ends.right.host.clone());
         let target = ends.right.inner.of(Family::V4).to_owned();
         let daemons = [&ends.left, &ends.right].map(End::processes).into_iter().collect();

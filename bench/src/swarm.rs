@@ -127,10 +127,10 @@ struct Shared {
 
 impl Joined {
     /// Parses the line.
-    pub fn parse(line: &str) -> Option<Joined> {
+    pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("joined ")?.split_whitespace();
         let mut next = || words.next();
-        Some(Joined {
+        Some(Self {
             whole: next()?.parse().ok()?,
             first: next()?.parse().ok()?,
             seconds: next()?.parse().ok()?,
@@ -143,24 +143,24 @@ impl Joined {
 
 impl fmt::Display for Joined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Joined { whole, first, seconds, bytes, unpacked, failures } = self;
+        let Self { whole, first, seconds, bytes, unpacked, failures } = self;
         write!(f, "joined {whole} {first} {seconds} {bytes} {unpacked} {failures}")
     }
 }
 
 impl RulesReport {
     /// From the time of each node.
-    fn of(mut times: Vec<f64>) -> RulesReport {
+    fn of(mut times: Vec<f64>) -> Self {
         let [p50, p99, last] = percentiles(&mut times);
-        RulesReport { count: times.len(), p50, p99, last }
+        Self { count: times.len(), p50, p99, last }
     }
 
     /// Parses the line.
-    pub fn parse(line: &str) -> Option<RulesReport> {
+    pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("told ")?.split_whitespace();
         let count = words.next()?.parse().ok()?;
         let mut next = || words.next()?.parse().ok();
-        Some(RulesReport { count, p50: next()?, p99: next()?, last: next()? })
+        Some(Self { count, p50: next()?, p99: next()?, last: next()? })
     }
 }
 
@@ -175,23 +175,23 @@ fn percentiles<T: Copy + Into<f64>>(values: &mut [T]) -> [f64; 3] {
 
 impl fmt::Display for RulesReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RulesReport { count, p50, p99, last } = self;
+        let Self { count, p50, p99, last } = self;
         write!(f, "told {count} {p50:.6} {p99:.6} {last:.6}")
     }
 }
 
 impl Group {
     /// One group of all nodes, which see each other.
-    pub fn all(auth_key: &str, count: usize) -> Group {
-        Group { auth_key: auth_key.to_owned(), count, sees: count.saturating_sub(1) }
+    pub fn all(auth_key: &str, count: usize) -> Self {
+        Self { auth_key: auth_key.to_owned(), count, sees: count.saturating_sub(1) }
     }
 
     /// Parses the argument.
-    pub fn parse(word: &str) -> Option<Group> {
+    pub fn parse(word: &str) -> Option<Self> {
         let mut parts = word.split('=');
         let auth_key = parts.next()?.to_owned();
         let mut next = || parts.next()?.parse().ok();
-        Some(Group { auth_key, count: next()?, sees: next()? })
+        Some(Self { auth_key, count: next()?, sees: next()? })
     }
 }
 
@@ -247,8 +247,8 @@ pub fn dialer(authority: &[u8]) -> Result<Dialer, Box<dyn Error>> {
 }
 
 impl Shared {
-    fn new(swarm: Swarm, dialer: Dialer) -> Shared {
-        Shared {
+    fn new(swarm: Swarm, dialer: Dialer) -> Self {
+        Self {
             dialer,
             join_permits: Semaphore::new(swarm.at_once),
             group_of_nodes: swarm.group_of_nodes(),

@@ -20,7 +20,7 @@ pub struct Tree {
 
 impl Tree {
     /// The current state.
-    pub fn now() -> Tree {
+    pub fn now() -> Self {
         let commit = git(&["rev-parse", "--short=12", "HEAD"]);
         let mut faults = Vec::new();
         match git(&["status", "--porcelain"]) {
@@ -28,7 +28,7 @@ impl Tree {
             Err(error) => faults.push(format!("the source tree has no commit: {error}")),
         }
         faults.extend(Implementation::Linerate.program().and_then(|binary| fault_of(&binary)));
-        Tree { commit: commit.unwrap_or_else(|_| "unknown".to_owned()), faults }
+        Self { commit: commit.unwrap_or_else(|_| "unknown".to_owned()), faults }
     }
 }
 

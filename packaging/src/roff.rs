@@ -12,7 +12,7 @@
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 /// Returns the body without the title.
-pub fn from_markdown(text: &str) -> String {
+pub(crate) fn from_markdown(text: &str) -> String {
     let mut page = Page::default();
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
         page.add(event);

@@ -40,7 +40,7 @@ const MAX_SEGMENTS: usize = 64;
 const MAX_BYTES: usize = 65507;
 
 /// One end of the cable to a host: the relay's own address and that of the host's daemon.
-pub struct End {
+pub(super) struct End {
     socket: UdpSocket,
     buffer: Vec<u8>,
     refused: u64,
@@ -61,7 +61,7 @@ pub struct Dropped {
 }
 
 impl End {
-    fn open(own: SocketAddr, daemon: SocketAddr) -> Result<End, Box<dyn Error>> {
+    fn open(own: SocketAddr, daemon: SocketAddr) -> Result<Self, Box<dyn Error>> {
         let socket = UdpSocket::bind(own)?;
         socket.connect(daemon)?;
         socket.set_nonblocking(true)?;
@@ -70,7 +70,7 @@ impl End {
         // Exceeds the system's limit if that is allowed.
         let _ = setsockopt(&socket, RcvBuf, &BUFFER);
         let _ = setsockopt(&socket, RcvBufForce, &BUFFER);
-        Ok(End { socket, buffer: vec![0; 1 << 16], refused: 0 })
+        Ok(Self { socket, buffer: vec![0; 1 << 16], refused: 0 })
     }
 
     /// The datagrams of the next receive, if any.
@@ -188,11 +188,11 @@ fn wait(ends: &[End; 2], time: Option<Duration>) -> nix::Result<()> {
 
 impl Dropped {
     /// Parses the output of `Display`.
-    pub fn parse(text: &str) -> Option<Dropped> {
+    pub fn parse(text: &str) -> Option<Self> {
         let counts: Option<Vec<u64>> =
             text.split_whitespace().map(|word| word.parse().ok()).collect();
         let [lost, queue, refused] = counts?.try_into().ok()?;
-        Some(Dropped { lost, queue, refused })
+        Some(Self { lost, queue, refused })
     }
 }
 

@@ -42,12 +42,12 @@ struct PlainSession {
 
 impl PlainSession {
     fn boxed(side: Side, params: &TransportParameters) -> Box<dyn Session> {
-        Box::new(PlainSession { side, params: *params, peer_params: None, read: 0, written: 0 })
+        Box::new(Self { side, params: *params, peer_params: None, read: 0, written: 0 })
     }
 
     /// The index of the peer's message with its parameters.
     fn params_at(&self) -> usize {
-        if self.side.is_client() { 1 } else { 0 }
+        usize::from(self.side.is_client())
     }
 }
 
@@ -210,7 +210,7 @@ impl HmacKey for Plain {
 
 impl HandshakeTokenKey for Plain {
     fn aead_from_hkdf(&self, _: &[u8]) -> Box<dyn AeadKey> {
-        Box::new(Plain)
+        Box::new(Self)
     }
 }
 

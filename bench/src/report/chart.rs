@@ -4,7 +4,7 @@ use crate::comparison::Spread;
 use netns::escape;
 
 /// A bar with its name, spread and figure.
-pub struct Bar<'a> {
+pub(super) struct Bar<'a> {
     /// Index of the contender, which selects the colour.
     pub contender: usize,
     /// Its name.
@@ -21,7 +21,7 @@ pub struct Bar<'a> {
 const BEYOND: f64 = 1.5;
 
 /// Bars on one scale from zero to the largest turn or the longest line.
-pub fn bars(bars: &[Bar<'_>]) -> String {
+pub(super) fn bars(bars: &[Bar<'_>]) -> String {
     let most = bars.iter().map(|bar| bar.spread.most).filter(|most| most.is_finite());
     let most = most.fold(f64::MIN_POSITIVE, f64::max);
     let ends = bars.iter().filter_map(|bar| bar.range).map(|(_, high)| high.min(BEYOND * most));
@@ -61,7 +61,7 @@ const PERCENTILES: [(f64, &str); 5] =
 
 /// Times by percentile, both in powers of ten. Each curve is a contender's index and its sorted
 /// times.
-pub fn latencies(curves: &[(usize, Vec<f64>)]) -> String {
+pub(super) fn latencies(curves: &[(usize, Vec<f64>)]) -> String {
     let all = || curves.iter().flat_map(|(_, times)| times).copied().filter(|time| *time > 0.0);
     let least = all().fold(f64::INFINITY, f64::min);
     if !least.is_finite() {

@@ -10,7 +10,7 @@ use netns::Table;
 const PARTS: [(&str, f64); 2] = [("p50", 0.5), ("p95", 0.95)];
 
 /// A row for each pair of NAT boxes; `None` without joins.
-pub fn joins(comparison: &Comparison) -> Option<Table> {
+pub(super) fn joins(comparison: &Comparison) -> Option<Table> {
     let names = comparison.contenders.iter().map(|one| one.name.as_str());
     let columns = names.flat_map(|name| PARTS.map(|(part, _)| format!("{name} {part}")));
     let headings: Vec<String> = ["seconds, of all joins".to_owned(), "joins".to_owned()]
@@ -36,7 +36,7 @@ pub fn joins(comparison: &Comparison) -> Option<Table> {
 }
 
 /// The times of one contender, by the measures' keys.
-pub fn json_of(comparison: &Comparison, contender: usize) -> Map<String, Value> {
+pub(super) fn json_of(comparison: &Comparison, contender: usize) -> Map<String, Value> {
     let one = |key: &str| (key.to_owned(), json!(comparison.round_trips(contender, key)));
     JOINS.map(|measure| one(measure.key)).into_iter().filter(|(_, all)| all != &json!([])).collect()
 }

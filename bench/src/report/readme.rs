@@ -325,7 +325,7 @@ mod tests {
     use crate::tree::Tree;
 
     fn making(faults: &[&str]) -> RunInfo {
-        let faults = faults.iter().map(|one| one.to_string()).collect();
+        let faults = faults.iter().map(std::string::ToString::to_string).collect();
         RunInfo {
             command: "make readme-table".to_owned(),
             day: "2026-11-22".to_owned(),

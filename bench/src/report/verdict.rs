@@ -18,9 +18,9 @@ pub(super) enum Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::Met => f.write_str("met"),
-            Verdict::Missed => f.write_str("NOT MET"),
-            Verdict::NotMeasured(why) => write!(f, "not measured: {why}"),
+            Self::Met => f.write_str("met"),
+            Self::Missed => f.write_str("NOT MET"),
+            Self::NotMeasured(why) => write!(f, "not measured: {why}"),
         }
     }
 }

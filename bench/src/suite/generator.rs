@@ -21,19 +21,19 @@ pub(super) struct Server(Child);
 
 impl Server {
     /// Starts it and waits for its UDP socket.
-    pub fn start(host: &Host, arguments: &[&str], port: u16) -> Server {
-        Server::until(host, arguments, || host.dropped_by_socket(port).is_some())
+    pub(super) fn start(host: &Host, arguments: &[&str], port: u16) -> Self {
+        Self::until(host, arguments, || host.dropped_by_socket(port).is_some())
     }
 
     /// Starts it and waits for its TCP socket.
-    pub fn start_tcp(host: &Host, arguments: &[&str], port: u16) -> Server {
-        Server::until(host, arguments, || host.listens(port))
+    pub(super) fn start_tcp(host: &Host, arguments: &[&str], port: u16) -> Self {
+        Self::until(host, arguments, || host.listens(port))
     }
 
-    fn until(host: &Host, arguments: &[&str], is_there: impl FnMut() -> bool) -> Server {
+    fn until(host: &Host, arguments: &[&str], is_there: impl FnMut() -> bool) -> Self {
         let mut command = host.command(generator());
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let server = Server(command.spawn().expect("nsenter is installed (make deps)"));
+        let server = Self(command.spawn().expect("nsenter is installed (make deps)"));
         eventually("the generator listens", SOON, is_there);
         server
     }
@@ -41,7 +41,7 @@ impl Server {
 
 impl Server {
     /// Ends it and returns its output.
-    pub fn finish(mut self) -> String {
+    pub(super) fn finish(mut self) -> String {
         drop(self.0.stdin.take());
         let mut words = String::new();
         // Without stdout there is no output.

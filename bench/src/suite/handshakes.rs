@@ -80,7 +80,7 @@ impl Turn<'_> {
         let seconds = self.plan.seconds.min(LONGEST);
         let count = longest.min(a_second * (seconds + LONGER) as usize);
         let key = hub.key.as_ref().map_or("", |key| &key.public);
-        let at = hub.outer.endpoint(Family::V4, port).to_string();
+        let at = hub.outer.endpoint(Family::V4, port).clone();
         let [numbers, rate] = [count, a_second].map(|number| number.to_string());
         let line = ["storm", &numbers, key, &at, &rate];
         let storm = Server::start(&self.client, &line, CROWD_PORT);

@@ -22,19 +22,19 @@ struct Ticks {
 }
 
 impl Ticks {
-    fn read() -> Ticks {
-        Ticks::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    fn read() -> Self {
+        Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
     /// The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
-    fn parse(stat: &str) -> Ticks {
+    fn parse(stat: &str) -> Self {
         let line = stat.lines().next().unwrap_or_default();
         let fields = line.split_whitespace().skip(1).take(8);
         let ticks: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
-        Ticks { idle: ticks.iter().skip(3).take(2).sum(), all: ticks.iter().sum() }
+        Self { idle: ticks.iter().skip(3).take(2).sum(), all: ticks.iter().sum() }
     }
 
-    fn busy_since(self, before: Ticks) -> f64 {
+    fn busy_since(self, before: Self) -> f64 {
         let idle = self.idle.saturating_sub(before.idle) as f64;
         let all = self.all.saturating_sub(before.all) as f64;
         if all > 0.0 { 100.0 * (1.0 - idle / all) } else { 0.0 }

@@ -185,7 +185,7 @@ struct Swarm {
 }
 
 impl Swarm {
-    fn start(tailnet: &Tailnet, groups: &[Group], limit: Duration) -> Swarm {
+    fn start(tailnet: &Tailnet, groups: &[Group], limit: Duration) -> Self {
         let host = tailnet.host("swarm", Uplink::Switch);
         let numbers = [AT_ONCE, limit.as_secs() as usize].map(|number| number.to_string());
         let mut command = host.command(generator::generator());
@@ -195,7 +195,7 @@ impl Swarm {
         let mut process = command.spawn().expect("nsenter is installed (make deps)");
         let words = process.stdin.take().expect("it is piped");
         let answers = BufReader::new(process.stdout.take().expect("it is piped"));
-        Swarm { process, words, answers, _host: host }
+        Self { process, words, answers, _host: host }
     }
 
     /// The next line of output.

@@ -50,13 +50,13 @@ impl Tailnet {
     ///
     /// # Panics
     /// If they do not connect, or only through their relay.
-    pub fn start(
+    pub(super) fn start(
         programs: &Tailscaled,
         hosts: [&Host; 2],
         link: Option<&EmulatedLink>,
         environment: &[&str],
         words: [&[&str]; 2],
-    ) -> Tailnet {
+    ) -> Self {
         let (at, gateways, called) = match link {
             None => (hosts[1], ["10.1.0.2", "10.1.0.1"], &[][..]),
             Some(link) => (&link.host, EmulatedLink::GATEWAYS, &CALLED[..]),
@@ -73,7 +73,7 @@ impl Tailnet {
         let addresses = hosts.map(|host| join(host, client, gateways[0]));
         let direct = Direct { client: client.to_owned(), hosts: hosts.map(Host::clone) };
         direct.wait_until_direct(addresses[0].of(Family::V4));
-        Tailnet { daemons, control, addresses, direct }
+        Self { daemons, control, addresses, direct }
     }
 }
 
@@ -93,7 +93,7 @@ impl Direct {
     ///
     /// # Panics
     /// If it was not.
-    pub fn assert_direct(&self) {
+    pub(super) fn assert_direct(&self) {
         for host in &self.hosts {
             let status = host.run(format!("{} --socket={SOCKET} status", self.client.display()));
             assert!(status.contains("direct "), "no direct path on {}: {status}", host.name());

@@ -53,73 +53,73 @@ pub enum Test {
 
 impl Test {
     /// All tests in the order of a turn: TCP first, to measure its memory alone.
-    pub const ALL: [Test; 19] = [
-        Test::Tcp,
-        Test::Ping,
-        Test::Quic,
-        Test::Udp,
-        Test::Overload,
-        Test::Connections,
-        Test::QuicTls,
-        Test::Plain,
-        Test::Far,
-        Test::Forward,
-        Test::Vxlan,
-        Test::Jumbo,
-        Test::Peers,
-        Test::Handshakes,
-        Test::Proxy,
-        Test::Tailnet,
-        Test::Nat,
-        Test::Server,
-        Test::ServerMany,
+    pub const ALL: [Self; 19] = [
+        Self::Tcp,
+        Self::Ping,
+        Self::Quic,
+        Self::Udp,
+        Self::Overload,
+        Self::Connections,
+        Self::QuicTls,
+        Self::Plain,
+        Self::Far,
+        Self::Forward,
+        Self::Vxlan,
+        Self::Jumbo,
+        Self::Peers,
+        Self::Handshakes,
+        Self::Proxy,
+        Self::Tailnet,
+        Self::Nat,
+        Self::Server,
+        Self::ServerMany,
     ];
 
     /// Name in arguments.
     pub fn name(self) -> &'static str {
         match self {
-            Test::Tcp => "tcp",
-            Test::Ping => "ping",
-            Test::Quic => "quic",
-            Test::Udp => "udp",
-            Test::Overload => "overload",
-            Test::Connections => "connections",
-            Test::Plain => "plain",
-            Test::Far => "far",
-            Test::QuicTls => "quic-tls",
-            Test::Forward => "forward",
-            Test::Vxlan => "vxlan",
-            Test::Jumbo => "jumbo",
-            Test::Peers => "peers",
-            Test::Handshakes => "handshakes",
-            Test::Proxy => "proxy",
-            Test::Tailnet => "tailnet",
-            Test::Nat => "nat",
-            Test::Server => "server",
-            Test::ServerMany => "server-10k",
+            Self::Tcp => "tcp",
+            Self::Ping => "ping",
+            Self::Quic => "quic",
+            Self::Udp => "udp",
+            Self::Overload => "overload",
+            Self::Connections => "connections",
+            Self::Plain => "plain",
+            Self::Far => "far",
+            Self::QuicTls => "quic-tls",
+            Self::Forward => "forward",
+            Self::Vxlan => "vxlan",
+            Self::Jumbo => "jumbo",
+            Self::Peers => "peers",
+            Self::Handshakes => "handshakes",
+            Self::Proxy => "proxy",
+            Self::Tailnet => "tailnet",
+            Self::Nat => "nat",
+            Self::Server => "server",
+            Self::ServerMany => "server-10k",
         }
     }
 
     /// The tests that run by default: five rounds of two contenders take ten minutes.
-    pub fn usual() -> Vec<Test> {
+    pub fn usual() -> Vec<Self> {
         use Test::{Forward, Handshakes, Jumbo, Peers, QuicTls, Vxlan};
-        let is_left_out = |test: &Test| {
+        let is_left_out = |test: &Self| {
             matches!(test, QuicTls | Forward | Vxlan | Jumbo | Peers | Handshakes)
                 || test.yardstick().is_some()
         };
-        Test::ALL.into_iter().filter(|test| !is_left_out(test)).collect()
+        Self::ALL.into_iter().filter(|test| !is_left_out(test)).collect()
     }
 
     /// The test of this name.
-    pub fn named(name: &str) -> Option<Test> {
-        Test::ALL.into_iter().find(|test| test.name() == name)
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|test| test.name() == name)
     }
 
     /// The contender that the bars refer to, if it is not Tailscale's wireguard-go.
     pub fn yardstick(self) -> Option<&'static str> {
         match self {
-            Test::Proxy | Test::Tailnet | Test::Nat => Some(TAILSCALED),
-            Test::Server | Test::ServerMany => Some(HEADSCALE),
+            Self::Proxy | Self::Tailnet | Self::Nat => Some(TAILSCALED),
+            Self::Server | Self::ServerMany => Some(HEADSCALE),
             _ => None,
         }
     }
@@ -143,34 +143,40 @@ impl Test {
         is_linked: bool,
     ) -> Option<&'static str> {
         match (self, &contender.carrier) {
-            (Test::Server, Carrier::Headscale(_)) => None,
-            (Test::ServerMany, Carrier::Headscale(_)) => Some("it does not support 650 nodes"),
+            (Self::Server, Carrier::Headscale(_)) => None,
+            (Self::ServerMany, Carrier::Headscale(_)) => Some("it does not support 650 nodes"),
             (_, Carrier::Headscale(_)) => Some("it carries nothing"),
-            (Test::Server | Test::ServerMany, Carrier::Daemon(one))
+            (Self::Server | Self::ServerMany, Carrier::Daemon(one))
                 if one.implementation == Linerate =>
             {
                 let is_there = CoordinatorKind::Linerate.program().is_some();
                 (!is_there).then_some("linerate-server is not built")
             }
-            (Test::Server | Test::ServerMany, _) => Some("it is not a coordinator"),
-            (Test::Proxy, Carrier::Tailscaled(_)) => None,
-            (Test::Proxy, Carrier::Daemon(one)) if one.implementation == Linerate => None,
-            (Test::Proxy, _) => Some("it has no userspace networking"),
-            (Test::Tailnet | Test::Nat, _) if !Tailnet::can_start() => {
+            (Self::Server | Self::ServerMany, _) => Some("it is not a coordinator"),
+            (Self::Proxy, Carrier::Tailscaled(_)) => None,
+            (Self::Proxy, Carrier::Daemon(one)) if one.implementation == Linerate => None,
+            (Self::Proxy, _) => Some("it has no userspace networking"),
+            (Self::Tailnet | Self::Nat, _) if !Tailnet::can_start() => {
                 Some("headscale is not built")
             }
-            (Test::Tailnet | Test::Nat, Carrier::Tailscaled(_)) => None,
-            (Test::Tailnet | Test::Nat, Carrier::Daemon(one)) if one.implementation == Linerate => {
+            (Self::Tailnet | Self::Nat, Carrier::Tailscaled(_)) => None,
+            (Self::Tailnet | Self::Nat, Carrier::Daemon(one)) if one.implementation == Linerate => {
                 None
             }
-            (Test::Tailnet | Test::Nat, _) => Some("it joins no tailnet"),
-            (Test::Plain | Test::Far | Test::Forward | Test::Vxlan, Carrier::Tailscaled(_))
-            | (Test::Jumbo | Test::Peers | Test::Handshakes, Carrier::Tailscaled(_)) => {
-                Some("its peers come from a control server")
-            }
-            (Test::Peers | Test::Handshakes, Carrier::Bare) => Some("a bare cable has no peers"),
-            (Test::Far, Carrier::Bare) => Some(ONLY_TUNNELS),
-            (Test::Vxlan, _) if !netns::has_vxlan() => Some("the kernel has no VXLAN"),
+            (Self::Tailnet | Self::Nat, _) => Some("it joins no tailnet"),
+            (
+                Self::Plain
+                | Self::Far
+                | Self::Forward
+                | Self::Vxlan
+                | Self::Jumbo
+                | Self::Peers
+                | Self::Handshakes,
+                Carrier::Tailscaled(_),
+            ) => Some("its peers come from a control server"),
+            (Self::Peers | Self::Handshakes, Carrier::Bare) => Some("a bare cable has no peers"),
+            (Self::Far, Carrier::Bare) => Some(ONLY_TUNNELS),
+            (Self::Vxlan, _) if !netns::has_vxlan() => Some("the kernel has no VXLAN"),
             (_, Carrier::Bare) if is_linked => Some(ONLY_TUNNELS),
             _ => None,
         }

@@ -38,11 +38,11 @@ pub(super) enum Running {
 
 impl Running {
     /// Its pid inside its host.
-    pub fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         match self {
-            Running::WireGuard(daemon) => daemon.pid(),
-            Running::Tailscaled(service) => service.pid(),
-            Running::Member(member) => member.pid(),
+            Self::WireGuard(daemon) => daemon.pid(),
+            Self::Tailscaled(service) => service.pid(),
+            Self::Member(member) => member.pid(),
         }
     }
 }
@@ -72,11 +72,11 @@ pub(super) struct EmulatedLink {
 
 impl End {
     /// Starts the contender on a connected host.
-    fn start(host: Host, contender: &Contender, number: u8, outer: Addresses) -> End {
+    fn start(host: Host, contender: &Contender, number: u8, outer: Addresses) -> Self {
         let daemon = match &contender.carrier {
             Carrier::Bare => {
                 let inner = outer.clone();
-                return End { host, outer, inner, key: None, device: "eth0", daemon: None };
+                return Self { host, outer, inner, key: None, device: "eth0", daemon: None };
             }
             Carrier::Kernel => {
                 host.run(format!("ip link add {INTERFACE} type wireguard"));
@@ -91,22 +91,22 @@ impl End {
             }
         };
         let (key, inner) = configure(&host, number);
-        End { host, outer, inner, key: Some(key), device: INTERFACE, daemon }
+        Self { host, outer, inner, key: Some(key), device: INTERFACE, daemon }
     }
 
     /// The daemon and its helpers.
-    pub fn processes(&self) -> Option<Processes> {
+    pub(super) fn processes(&self) -> Option<Processes> {
         Some(Processes::of(&self.host, self.daemon.as_ref()?.pid()))
     }
 
     /// Their private memory in bytes; NaN if not available.
-    pub fn private_memory(&self) -> f64 {
+    pub(super) fn private_memory(&self) -> f64 {
         let memory = self.processes().and_then(|all| all.memory());
         memory.map_or(f64::NAN, |memory| memory.private)
     }
 
     /// Adds the other end as the last peer, with these networks in addition to its own addresses.
-    pub fn add_peer(&self, other: &End, networks: &str) {
+    pub(super) fn add_peer(&self, other: &Self, networks: &str) {
         let Some(key) = &other.key else { return };
         let (peer, ips) = (&key.public, other.inner.allowed_ips());
         let endpoint = other.outer.endpoint(Family::V4, PORT);
@@ -116,7 +116,7 @@ impl End {
     }
 
     /// Adds a route to a network by the other end.
-    pub fn route_to(&self, other: &End, network: &str) {
+    pub(super) fn route_to(&self, other: &Self, network: &str) {
         let path = match self.key {
             Some(_) => format!("dev {INTERFACE}"),
             None => format!("via {}", other.outer.of(Family::V4)),
@@ -131,14 +131,14 @@ impl Ends {
     ///
     /// # Panics
     /// If no packet passes.
-    pub fn start(contender: &Contender, link: Option<&str>) -> Ends {
+    pub(super) fn start(contender: &Contender, link: Option<&str>) -> Self {
         if let Carrier::Tailscaled(programs) = &contender.carrier {
-            return Ends::tailnet(programs, link);
+            return Self::tailnet(programs, link);
         }
         let wired = Wired::new(link);
         let [of_right, of_left] = wired.outer();
         let Wired { left, right, link } = wired;
-        let ends = Ends {
+        let ends = Self {
             left: End::start(left, contender, 1, of_left),
             right: End::start(right, contender, 2, of_right),
             link,
@@ -152,7 +152,7 @@ impl Ends {
 
     /// tailscaled at both ends, each with a TUN device with the MTU of the other contenders: its
     /// own is 1280.
-    fn tailnet(programs: &Tailscaled, link: Option<&str>) -> Ends {
+    fn tailnet(programs: &Tailscaled, link: Option<&str>) -> Self {
         let wired = Wired::new(link);
         let [of_right, of_left] = wired.outer();
         let Wired { left, right, link } = wired;
@@ -171,21 +171,21 @@ impl Ends {
             );
             [(); 2].map(|()| ends.next().expect("there are two ends"))
         };
-        let ends = Ends { left, right, link, tailnet: Some((direct, control)) };
+        let ends = Self { left, right, link, tailnet: Some((direct, control)) };
         ends.wait_until_connected();
         ends
     }
 
     /// Two members of a tailnet.
-    pub fn joined([left, right]: [End; 2]) -> Ends {
-        Ends { left, right, link: None, tailnet: None }
+    pub(super) fn joined([left, right]: [End; 2]) -> Self {
+        Self { left, right, link: None, tailnet: None }
     }
 
     /// Waits until both members of a tailnet send directly.
     ///
     /// # Panics
     /// If they do not.
-    pub fn wait_until_direct(&self) {
+    pub(super) fn wait_until_direct(&self) {
         if let Some([left, right]) = self.members() {
             left.wait_until_direct(right);
             right.wait_until_direct(left);
@@ -196,7 +196,7 @@ impl Ends {
     ///
     /// # Panics
     /// If they do not.
-    pub fn wait_until_relayed(&self) {
+    pub(super) fn wait_until_relayed(&self) {
         if let Some([left, right]) = self.members() {
             left.wait_until_relayed(right, "");
             right.wait_until_relayed(left, "");
@@ -211,7 +211,7 @@ impl Ends {
     }
 
     /// Waits until a ping passes.
-    pub fn wait_until_connected(&self) {
+    pub(super) fn wait_until_connected(&self) {
         let target = self.right.inner.of(Family::V4);
         eventually("the hosts reach each other", PATIENCE, || {
             ping(&self.left.host, format!("-c 1 -W 0.5 {target}")).is_complete()
@@ -222,7 +222,7 @@ impl Ends {
     ///
     /// # Panics
     /// If it was.
-    pub fn assert_direct(&self) {
+    pub(super) fn assert_direct(&self) {
         if let Some((direct, _)) = &self.tailnet {
             direct.assert_direct();
         }
@@ -237,18 +237,18 @@ impl Ends {
 
 impl Wired {
     /// On one cable, or with an emulated link of this shape between them.
-    pub fn new(shape: Option<&str>) -> Wired {
+    pub(super) fn new(shape: Option<&str>) -> Self {
         let Some(shape) = shape else {
             let (left, right) = Pair::hosts(1500);
-            return Wired { left, right, link: None };
+            return Self { left, right, link: None };
         };
         let (left, right, mut link) = EmulatedLink::wire();
         link.reshape(shape);
-        Wired { left, right, link: Some(link) }
+        Self { left, right, link: Some(link) }
     }
 
     /// The right end's outer address for the left end, and the reverse.
-    pub fn outer(&self) -> [Addresses; 2] {
+    pub(super) fn outer(&self) -> [Addresses; 2] {
         match self.link {
             None => [Addresses::new(1, 2), Addresses::new(1, 1)],
             Some(_) => EmulatedLink::outer(),
@@ -264,14 +264,14 @@ impl EmulatedLink {
     pub(super) const GATEWAYS: [&str; 2] = ["10.1.0.254", "10.2.0.254"];
 
     /// Two hosts with a link between them that does not relay yet.
-    pub(super) fn wire() -> (Host, Host, EmulatedLink) {
+    pub(super) fn wire() -> (Host, Host, Self) {
         let (left, middle, right) = (Host::new("left"), Host::new("link"), Host::new("right"));
         for (number, end, device) in [(1, &left, "l1"), (2, &right, "l2")] {
             cable(end, "eth0", &middle, device, 1500);
             Addresses::new(number, number).assign(end, "eth0");
             Addresses::new(number, LINK).assign(&middle, device);
         }
-        (left, right, EmulatedLink { relay: None, host: middle, dropped: Dropped::default() })
+        (left, right, Self { relay: None, host: middle, dropped: Dropped::default() })
     }
 
     /// The right end's address for the left end, and the reverse: the link's address on the

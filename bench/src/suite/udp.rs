@@ -59,7 +59,7 @@ const COSTS_AT: usize = 5;
 impl Flow {
     fn figures(&self) -> [f64; 8] {
         let [waits, preempted] = self.switches;
-        let Flow { carried, sent, own, ring, socket, cpu, .. } = *self;
+        let Self { carried, sent, own, ring, socket, cpu, .. } = *self;
         [carried, sent, own, ring, socket, cpu, waits, preempted]
     }
 }

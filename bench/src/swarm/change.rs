@@ -54,36 +54,36 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn of(mut times: Vec<f32>, expected: usize) -> Latency {
+    fn of(mut times: Vec<f32>, expected: usize) -> Self {
         let [p50, p99, last] = percentiles(&mut times);
-        Latency { count: times.len(), expected, p50, p99, last }
+        Self { count: times.len(), expected, p50, p99, last }
     }
 
     /// Parses the line.
-    pub fn parse(line: &str) -> Option<Latency> {
+    pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("latency ")?.split_whitespace();
         let mut number = || words.next()?.parse().ok();
         let (count, expected) = (number()?, number()?);
         let mut next = || words.next()?.parse().ok();
-        Some(Latency { count, expected, p50: next()?, p99: next()?, last: next()? })
+        Some(Self { count, expected, p50: next()?, p99: next()?, last: next()? })
     }
 }
 
 impl fmt::Display for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Latency { count, expected, p50, p99, last } = self;
+        let Self { count, expected, p50, p99, last } = self;
         write!(f, "latency {count} {expected} {p50:.3} {p99:.3} {last:.3}")
     }
 }
 
 impl Changes {
     /// Records the start of a change.
-    pub fn begin(&self, mark: u16) {
+    pub(super) fn begin(&self, mark: u16) {
         self.begun()[usize::from(mark)] = Some(Instant::now());
     }
 
     /// Records the changes that are new to a node. Returns whether any was.
-    pub fn note(&self, marks: &[u16], seen: &mut SeenChanges) -> bool {
+    pub(super) fn note(&self, marks: &[u16], seen: &mut SeenChanges) -> bool {
         let mut any = false;
         for mark in marks {
             let begun = self.begun().get(usize::from(*mark)).copied().flatten();

@@ -58,23 +58,23 @@ enum ConnectionEnd {
 impl fmt::Display for ConnectionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConnectionEnd::Renewal => f.write_str("another key"),
-            ConnectionEnd::Trouble(error) => write!(f, "{error}"),
-            ConnectionEnd::Refused(why) => write!(f, "refused: {why}"),
-            ConnectionEnd::Unread(why) => write!(f, "{why}"),
+            Self::Renewal => f.write_str("another key"),
+            Self::Trouble(error) => write!(f, "{error}"),
+            Self::Refused(why) => write!(f, "refused: {why}"),
+            Self::Unread(why) => write!(f, "{why}"),
         }
     }
 }
 
 impl From<ControlError> for ConnectionEnd {
-    fn from(error: ControlError) -> ConnectionEnd {
-        ConnectionEnd::Trouble(error)
+    fn from(error: ControlError) -> Self {
+        Self::Trouble(error)
     }
 }
 
 impl From<FrameError> for ConnectionEnd {
-    fn from(frame: FrameError) -> ConnectionEnd {
-        ConnectionEnd::Unread(frame)
+    fn from(frame: FrameError) -> Self {
+        Self::Unread(frame)
     }
 }
 
@@ -90,7 +90,7 @@ pub(super) async fn run(
         let begun = Instant::now();
         let Err(ended) = node.connect(&mut orders).await;
         node.set_whole(false);
-        if let ConnectionEnd::Renewal = ended {
+        if matches!(ended, ConnectionEnd::Renewal) {
             continue;
         }
         node.shared.note_failure(&ended);
@@ -118,7 +118,7 @@ fn secret(rng: &mut ChaCha20Rng) -> Box<Zeroizing<[u8; 32]>> {
 }
 
 impl Node {
-    fn new(shared: Arc<Shared>, number: usize, group: Group) -> Node {
+    fn new(shared: Arc<Shared>, number: usize, group: Group) -> Self {
         // The first secret of the seed is the node's; this is the second.
         let mut rng = ChaCha20Rng::seed_from_u64(number as u64);
         drop(secret(&mut rng));
@@ -136,7 +136,7 @@ impl Node {
         let endpoints = vec![(at, EndpointKind::Local), (seen, EndpointKind::Stun)];
         let disco_key = DiscoPublic(disco);
         let announced = Announcement { hostinfo, endpoints, disco_key, tka_head: String::new() };
-        Node {
+        Self {
             shared,
             group,
             machine,
@@ -178,7 +178,7 @@ impl Node {
             ended = send_updates(&connection, key, &mut announced, orders, &shared) => ended,
         };
         self.announced = announced;
-        if let ConnectionEnd::Renewal = ended {
+        if matches!(ended, ConnectionEnd::Renewal) {
             self.old_key = Some(self.key);
             self.key = NodePublic(renewed(&self.key.0));
             self.is_registered = false;

@@ -27,7 +27,7 @@ const MAX_ID: u64 = 1 << 20;
 
 /// Why a stream cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameError {
+pub(super) enum FrameError {
     TooLong,
     NoZstd,
     NoMap,
@@ -36,9 +36,9 @@ pub enum FrameError {
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            FrameError::TooLong => "a frame is too long",
-            FrameError::NoZstd => "a frame is not zstd",
-            FrameError::NoMap => "a frame is not a map",
+            Self::TooLong => "a frame is too long",
+            Self::NoZstd => "a frame is not zstd",
+            Self::NoMap => "a frame is not a map",
         })
     }
 }
@@ -62,7 +62,7 @@ struct PeerEntry {
 
 /// Summary of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FrameSummary {
+pub(super) struct FrameSummary {
     /// Length of the uncompressed text.
     pub unpacked: usize,
     /// Whether it has packet filter rules.
@@ -91,7 +91,7 @@ enum Content {
 
 /// A map stream and the peers in it.
 #[derive(Debug, Default)]
-pub struct PeerList {
+pub(super) struct PeerList {
     buffer: Vec<u8>,
     ids: Vec<u64>,
     count: usize,
@@ -99,7 +99,7 @@ pub struct PeerList {
 
 /// Unpacked pieces by hash.
 #[derive(Debug, Default)]
-pub struct PieceCache {
+pub(super) struct PieceCache {
     hasher: foldhash::quality::RandomState,
     pieces: Mutex<HashMap<(u64, usize), Arc<Piece>>>,
 }
@@ -117,17 +117,20 @@ struct Unpacker {
 
 impl PeerList {
     /// Number of peers.
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.count
     }
 
     /// Adds bytes of the stream.
-    pub fn handle_bytes(&mut self, bytes: &[u8]) {
+    pub(super) fn handle_bytes(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
     /// Reads the next frame if it is complete.
-    pub fn poll_frame(&mut self, memory: &PieceCache) -> Result<Option<FrameSummary>, FrameError> {
+    pub(super) fn poll_frame(
+        &mut self,
+        memory: &PieceCache,
+    ) -> Result<Option<FrameSummary>, FrameError> {
         let Some((length, body)) = self.buffer.split_first_chunk::<4>() else { return Ok(None) };
         let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
         if length > MAX_FRAME {
@@ -284,7 +287,7 @@ impl Unpacker {
 }
 
 impl Piece {
-    fn of(text: &str) -> Piece {
+    fn of(text: &str) -> Self {
         let peers = text.strip_prefix(',').map(|rest| format!("[{rest}]"));
         let peers = peers.and_then(|list| serde_json::from_str::<Vec<PeerEntry>>(&list).ok());
         let content = match (peers, serde_json::from_str(text)) {
@@ -294,7 +297,7 @@ impl Piece {
         };
         let marks = memchr::memmem::find_iter(text.as_bytes(), MARK);
         let marks = marks.filter_map(|at| mark(&text[at + MARK.len()..])).collect();
-        Piece { length: text.len(), marks, content }
+        Self { length: text.len(), marks, content }
     }
 }
 

@@ -48,7 +48,7 @@ struct Tunnel {
 impl Bench {
     /// # Errors
     /// The system does not allow namespaces, or a program is missing.
-    pub fn run(&self) -> anyhow::Result<()> {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
         if !geteuid().is_root() {
             return reexec_as_root();
         }
@@ -105,7 +105,7 @@ fn reexec_as_root() -> anyhow::Result<()> {
 }
 
 impl Tunnel {
-    fn start() -> anyhow::Result<Tunnel> {
+    fn start() -> anyhow::Result<Self> {
         let (left, right) = (Host::start("left")?, Host::start("right")?);
         cable(&left, &right)?;
         let keys = [(); 2].map(|()| PrivateKey::generate(&mut UnwrapErr(SysRng)));
@@ -122,7 +122,7 @@ impl Tunnel {
             host.up(&text)
         };
         let daemons = [daemon(&left, 1)?, daemon(&right, 2)?];
-        Ok(Tunnel { left, right, daemons })
+        Ok(Self { left, right, daemons })
     }
 
     /// The processor time of both daemons since their start, in seconds.

@@ -51,7 +51,7 @@ pub(crate) struct Capture {
 
 impl Capture {
     /// Captures until it is stopped, and prints a summary.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let to_stdout = self.write.as_os_str() == "-";
         if to_stdout && io::stdout().is_terminal() {
             bail!(

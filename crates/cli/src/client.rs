@@ -57,7 +57,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub fn connect(name: &str) -> anyhow::Result<Self> {
+    pub(crate) fn connect(name: &str) -> anyhow::Result<Self> {
         let stream = UnixStream::connect(find_socket(name))
             .with_context(|| format!("{name}: no userspace interface with that name is running"))?;
         stream.set_read_timeout(Some(TIMEOUT))?;
@@ -66,12 +66,12 @@ impl Client {
     }
 
     /// Sends a command without arguments, and returns the lines of the reply.
-    pub fn request(&mut self, command: &str) -> anyhow::Result<Zeroizing<String>> {
+    pub(crate) fn request(&mut self, command: &str) -> anyhow::Result<Zeroizing<String>> {
         self.send(command, "")
     }
 
     /// Sends a command with lines of arguments, and returns the lines of the reply.
-    pub fn send(&mut self, command: &str, lines: &str) -> anyhow::Result<Zeroizing<String>> {
+    pub(crate) fn send(&mut self, command: &str, lines: &str) -> anyhow::Result<Zeroizing<String>> {
         let what = || format!("{}: {command}", self.name);
         // The arguments may contain keys.
         let request = Zeroizing::new(format!("{command}=1\n{lines}\n"));
@@ -94,7 +94,7 @@ impl Client {
     }
 
     /// The stream after the replies, without a time-out.
-    pub fn into_stream(self) -> io::Result<BufReader<UnixStream>> {
+    pub(crate) fn into_stream(self) -> io::Result<BufReader<UnixStream>> {
         self.stream.get_ref().set_read_timeout(None)?;
         Ok(self.stream)
     }

@@ -43,7 +43,7 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     /// Returns the exit status: 0 without problems, 1 with problems, 2 if the checks failed.
-    pub fn run(&self) -> ExitCode {
+    pub(crate) fn run(&self) -> ExitCode {
         let done = if self.undo { self.undo() } else { self.check() };
         done.unwrap_or_else(|error| {
             eprintln!("linerate: {error:#}");

@@ -58,7 +58,7 @@ fn running() -> Vec<String> {
 
 impl Interface {
     /// Reads the answer to `get=1`.
-    pub fn parse(name: String, state: &str) -> Self {
+    pub(crate) fn parse(name: String, state: &str) -> Self {
         let numbered = resolve_scopes(state);
         let state = parse_state(numbered.as_ref().map_or(state, |numbered| numbered.as_str()));
         Self {
@@ -72,7 +72,7 @@ impl Interface {
     }
 
     /// Reads the answer to `linerate-stats=1`.
-    pub fn read_stats(&mut self, stats: &str) {
+    pub(crate) fn read_stats(&mut self, stats: &str) {
         let stats = Stats::parse(stats);
         let mut peers: HashMap<PublicKey, &mut PeerState> =
             self.peers.iter_mut().map(|peer| (peer.public_key, peer)).collect();

@@ -85,17 +85,17 @@ enum Format {
 
 impl Log {
     /// The log of a child process, with the style of its parent.
-    pub fn of(style: LogStyle) -> Self {
+    pub(crate) fn of(style: LogStyle) -> Self {
         Self { format: if style.json { Format::Json } else { Format::Text } }
     }
 
     /// The style to pass to a child process.
-    pub fn style(self, background: bool) -> LogStyle {
+    pub(crate) fn style(self, background: bool) -> LogStyle {
         LogStyle { background, json: self.format == Format::Json }
     }
 
     /// Prints the line with the error that ends the process, whatever the level.
-    pub fn print_failure(self, error: &anyhow::Error) {
+    pub(crate) fn print_failure(self, error: &anyhow::Error) {
         output::print(&self.failure(error));
     }
 
@@ -107,7 +107,7 @@ impl Log {
     }
 
     /// Installs the logger.
-    pub fn start(self) {
+    pub(crate) fn start(self) {
         let level = match std::env::var("LOG_LEVEL").as_deref() {
             Ok("verbose" | "debug") => LevelFilter::DEBUG,
             Ok("error") => LevelFilter::ERROR,

@@ -17,7 +17,7 @@ pub(crate) struct OffloadsOff {
 
 impl OffloadsOff {
     /// All offloads. The named ones are off.
-    pub fn rest(&self) -> Offloads {
+    pub(crate) fn rest(&self) -> Offloads {
         let offloads = Offloads::default();
         for (name, switch) in offloads.all() {
             switch.set_enabled(!self.off.iter().any(|off| off == ALL || off == name));

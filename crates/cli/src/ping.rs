@@ -30,7 +30,7 @@ pub(crate) struct Ping {
 
 impl Ping {
     /// Sends the requests.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         match &self.second {
             None => tailnet::ping(None, &self.first, self.count, self.tsmp),
             Some(node) if tailnet::is_running_node(&self.first) => {
@@ -68,6 +68,9 @@ impl Ping {
             }
         }
         println!("{} sent, {received} received", self.count);
-        if received == 0 { bail!("{host}: no answer") } else { Ok(()) }
+        if received == 0 {
+            bail!("{host}: no answer")
+        }
+        Ok(())
     }
 }

@@ -30,12 +30,12 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub fn log(&self) -> Log {
+    pub(crate) fn log(&self) -> Log {
         self.log
     }
 
     /// Runs until it is stopped.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let resources = self.resource_args.resources()?;
         let (name, _, mut conf) = self.conf.read_any()?;
         let proxy = &mut conf.interface.proxy;

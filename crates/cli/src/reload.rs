@@ -65,7 +65,7 @@ fn difference(wanted: Change, running: &Interface) -> Change {
     let listen_port = listen_port.filter(|port| *port != 0 && Some(*port) != running.listen_port);
     device.private_key = device
         .private_key
-        .filter(|key| key.as_ref().map(|key| key.public_key()) != running.public_key);
+        .filter(|key| key.as_ref().map(wg::PrivateKey::public_key) != running.public_key);
     device.replace_peers = false;
     let mut others: HashMap<PublicKey, &PeerState> =
         running.peers.iter().map(|peer| (peer.public_key, peer)).collect();

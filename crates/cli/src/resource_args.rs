@@ -43,7 +43,7 @@ pub(crate) struct ResourceArgs {
 impl ResourceArgs {
     /// # Errors
     /// The processor does not support the chosen code.
-    pub fn resources(&self) -> anyhow::Result<Resources> {
+    pub(crate) fn resources(&self) -> anyhow::Result<Resources> {
         if let Some(variant) = self.aead {
             crypto::aead::force(variant).context("--aead")?;
         }

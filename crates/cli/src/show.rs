@@ -20,7 +20,7 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    pub fn run(&self) -> anyhow::Result<()> {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
         let interfaces = interface::query(self.interface.as_deref())?;
         if self.json {
             println!("{:#}", json::describe(&interfaces));

@@ -48,7 +48,7 @@ impl NodeSelector {
     ///
     /// # Errors
     /// No node runs, or several nodes run.
-    pub fn name(&self) -> anyhow::Result<String> {
+    pub(crate) fn name(&self) -> anyhow::Result<String> {
         if let Some(name) = &self.interface {
             return Ok(name.clone());
         }
@@ -65,7 +65,7 @@ impl NodeSelector {
     ///
     /// # Errors
     /// The node does not run.
-    pub fn client(&self) -> anyhow::Result<Client> {
+    pub(crate) fn client(&self) -> anyhow::Result<Client> {
         let name = self.name()?;
         match sockets(&name).into_iter().find(|socket| answers(socket)) {
             Some(socket) => Ok(Client::new(socket)),

@@ -39,7 +39,7 @@ pub(crate) struct Sample {
 
 impl Top {
     /// Draws on the terminal, or prints one screen after the other if standard output is not one.
-    pub fn run(&self) -> anyhow::Result<()> {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
         let signals = Signals::block()?;
         let mut before = self.sample()?;
         if before.interfaces.is_empty() {

@@ -62,7 +62,7 @@ struct NodeTexts {
 
 impl Access {
     /// Every node may reach every other.
-    pub fn open() -> Self {
+    pub(crate) fn open() -> Self {
         let rule = r#"[{"SrcIPs":["*"],"DstPorts":[{"IP":"*","Ports":{"First":0,"Last":65535}}]}]"#;
         let open = NodeTexts::default();
         open.filter.get_or_init(|| [Part::Text(rule.to_owned())].into());
@@ -70,7 +70,7 @@ impl Access {
     }
 
     /// Compiles a policy for these nodes, at their indexes.
-    pub fn new(policy: Policy, nodes: Nodes) -> Self {
+    pub(crate) fn new(policy: Policy, nodes: Nodes) -> Self {
         let nodes = Arc::new(nodes);
         let compiled = policy.compile_shared(Arc::clone(&nodes));
         let texts = vec![NodeTexts::default(); nodes.nodes.len()];
@@ -91,33 +91,33 @@ impl Access {
     }
 
     /// The policy, if there is one.
-    pub fn policy(&self) -> Option<&Policy> {
+    pub(crate) fn policy(&self) -> Option<&Policy> {
         self.rules.as_ref().map(|rules| &rules.policy)
     }
 
     /// Records that the node at an index may have changed.
-    pub fn mark_node_changed(&mut self, index: u32) {
+    pub(crate) fn mark_node_changed(&mut self, index: u32) {
         if let Some(rules) = &mut self.rules {
             rules.changed_nodes.insert(index as usize);
         }
     }
 
     /// Records that users may have changed.
-    pub fn mark_users_changed(&mut self) {
+    pub(crate) fn mark_users_changed(&mut self) {
         if let Some(rules) = &mut self.rules {
             rules.has_changed_users = true;
         }
     }
 
     /// Whether nodes or users may have changed.
-    pub fn is_stale(&self) -> bool {
+    pub(crate) fn is_stale(&self) -> bool {
         let is_stale = |rules: &Rules| rules.has_changed_users || !rules.changed_nodes.is_empty();
         self.rules.as_ref().is_some_and(is_stale)
     }
 
     /// Compiles the policy again if the marked nodes or the users changed. Returns the nodes that may reach, or be
     /// reached by, other nodes than before.
-    pub fn renew(&mut self, users: Vec<User>, node: impl Fn(u32) -> Node) -> NodeSet {
+    pub(crate) fn renew(&mut self, users: Vec<User>, node: impl Fn(u32) -> Node) -> NodeSet {
         let Some(rules) = &mut self.rules else { return NodeSet::default() };
         let changed_nodes = mem::take(&mut rules.changed_nodes);
         let mut changed = NodeSet::default();
@@ -147,20 +147,20 @@ impl Access {
     }
 
     /// Whether a node is visible to another.
-    pub fn is_visible(&self, viewer: u32, other: u32) -> bool {
+    pub(crate) fn is_visible(&self, viewer: u32, other: u32) -> bool {
         // Streams query the same few changed nodes one after another.
         self.peers(other).is_none_or(|peers| peers.contains(viewer as usize))
     }
 
     /// The nodes that are visible to a node; `None` for all.
-    pub fn peers(&self, index: u32) -> Option<&NodeSet> {
+    pub(crate) fn peers(&self, index: u32) -> Option<&NodeSet> {
         let rules = self.rules.as_ref()?;
         let write = || rules.compiled.peers(index as usize);
         Some(self.texts(index).peers.get_or_init(write))
     }
 
     /// The networks of a router that are hidden to a node.
-    pub fn hidden_routes(&self, viewer: u32, router: u32, networks: &[IpNet]) -> Vec<IpNet> {
+    pub(crate) fn hidden_routes(&self, viewer: u32, router: u32, networks: &[IpNet]) -> Vec<IpNet> {
         let Some(rules) = self.rules.as_ref().filter(|_| !networks.is_empty()) else {
             return Vec::new();
         };
@@ -172,7 +172,7 @@ impl Access {
     }
 
     /// The packet filter of a node, as JSON of a list of `tailcfg.FilterRule`.
-    pub fn filter(&self, index: u32) -> Arc<[Part]> {
+    pub(crate) fn filter(&self, index: u32) -> Arc<[Part]> {
         let write = || match self.rules.as_ref().filter(|rules| rules.has(index)) {
             Some(rules) => rules.filter(index).into(),
             None => [Part::Text("[]".into())].into(),
@@ -181,7 +181,7 @@ impl Access {
     }
 
     /// The SSH rules of a node, as JSON of `tailcfg.SSHPolicy`.
-    pub fn ssh(&self, index: u32) -> Arc<str> {
+    pub(crate) fn ssh(&self, index: u32) -> Arc<str> {
         let write = || match self.rules.as_ref().filter(|rules| rules.has(index)) {
             Some(rules) => {
                 json!({ "rules": rules.compiled.ssh(index as usize, CHECKS) }).to_string().into()
@@ -192,13 +192,13 @@ impl Access {
     }
 
     /// The check of a login from one node at another, if the policy requires one.
-    pub fn ssh_check(&self, from: u32, at: u32, account: &str) -> Option<SshCheck> {
+    pub(crate) fn ssh_check(&self, from: u32, at: u32, account: &str) -> Option<SshCheck> {
         let rules = self.rules.as_ref().filter(|rules| rules.has(from) && rules.has(at))?;
         rules.compiled.ssh_check(from as usize, at as usize, account)
     }
 
     /// The attributes of a node.
-    pub fn attributes(&self, index: u32) -> Arc<[String]> {
+    pub(crate) fn attributes(&self, index: u32) -> Arc<[String]> {
         let list = |rules: &Rules| {
             let attributes = rules.compiled.attributes(index as usize);
             attributes.into_iter().map(str::to_owned).collect()

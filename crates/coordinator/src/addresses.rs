@@ -44,7 +44,7 @@ pub enum Allocation {
 
 /// Used addresses, and the position of the next search.
 #[derive(Clone, Debug)]
-pub struct Addresses {
+pub(crate) struct Addresses {
     prefixes: Prefixes,
     used: HashSet<IpAddr>,
     /// The offset after the last allocated address, so that released addresses are reused as late as possible.
@@ -54,12 +54,12 @@ pub struct Addresses {
 
 impl Addresses {
     /// Returns networks without used addresses.
-    pub fn new(prefixes: Prefixes, allocation: Allocation) -> Self {
+    pub(crate) fn new(prefixes: Prefixes, allocation: Allocation) -> Self {
         Self { prefixes, used: HashSet::new(), next: 1, allocation }
     }
 
     /// Marks addresses as used.
-    pub fn reserve(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
+    pub(crate) fn reserve(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
         self.used.extend([IpAddr::V4(v4), IpAddr::V6(v6)]);
         let offset = u32::from(v4).wrapping_sub(u32::from(self.prefixes.v4.network()));
         if self.prefixes.v4.contains(&v4) && offset >= self.next {
@@ -68,13 +68,13 @@ impl Addresses {
     }
 
     /// Marks addresses as free.
-    pub fn release(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
+    pub(crate) fn release(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
         self.used.remove(&IpAddr::V4(v4));
         self.used.remove(&IpAddr::V6(v6));
     }
 
     /// Finds a pair of free addresses, with the IPv4 address outside the excluded networks. Does not reserve them.
-    pub fn find_free(&self, excluded: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
+    pub(crate) fn find_free(&self, excluded: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
         // The first address is the network's, and the last one is the broadcast address.
         let size = self.size();
         let begin = match self.allocation {
@@ -93,7 +93,7 @@ impl Addresses {
     }
 
     /// Finds a pair of free addresses, with the IPv4 address in one of the pools.
-    pub fn find_free_in(&self, pools: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
+    pub(crate) fn find_free_in(&self, pools: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
         let begin = u32::from(self.prefixes.v4.network());
         let offsets = pools.iter().filter_map(|pool| match pool {
             IpNet::V4(pool) => {

@@ -66,7 +66,7 @@ pub(crate) struct Blocks(Vec<OnceLock<(u64, Arc<Block>)>>);
 
 impl Blocks {
     /// Invalidates the block of an index, after its node changed.
-    pub fn invalidate(&mut self, index: u32) {
+    pub(crate) fn invalidate(&mut self, index: u32) {
         let number = (index / BLOCK_NODES) as usize;
         if number >= self.0.len() {
             self.0.resize_with(number + 1, OnceLock::new);
@@ -76,7 +76,7 @@ impl Blocks {
 
     /// Splits indexes into whole blocks and the rest. `node` returns the text of the node at an index, if it is
     /// reachable.
-    pub fn cover(
+    pub(crate) fn cover(
         &self,
         indexes: &NodeSet,
         node: impl Fn(u32) -> Option<Arc<str>>,

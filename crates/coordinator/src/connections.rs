@@ -24,12 +24,12 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// Returns an empty table of a server that starts at this time.
-    pub fn starting_at(started: Time) -> Self {
+    pub(crate) fn starting_at(started: Time) -> Self {
         Self { started, ..Self::default() }
     }
 
     /// Adds a stream.
-    pub fn begin(&mut self, id: NodeId) -> StreamId {
+    pub(crate) fn begin(&mut self, id: NodeId) -> StreamId {
         self.last += 1;
         let stream = StreamId(self.last);
         self.restore(id, stream);
@@ -37,7 +37,7 @@ impl Connections {
     }
 
     /// Adds a stream again, after its end was undone.
-    pub fn restore(&mut self, id: NodeId, stream: StreamId) {
+    pub(crate) fn restore(&mut self, id: NodeId, stream: StreamId) {
         let streams = self.here.entry(id).or_default();
         self.changes += u64::from(streams.is_empty());
         streams.insert(stream);
@@ -45,7 +45,7 @@ impl Connections {
     }
 
     /// Removes a stream. Returns whether it existed.
-    pub fn end(&mut self, id: NodeId, stream: StreamId) -> bool {
+    pub(crate) fn end(&mut self, id: NodeId, stream: StreamId) -> bool {
         let Some(streams) = self.here.get_mut(&id) else { return false };
         let was_there = streams.remove(&stream);
         if streams.is_empty() {
@@ -56,7 +56,7 @@ impl Connections {
     }
 
     /// Sets the nodes with streams at another server. Returns the new ones and the removed ones.
-    pub fn set_server_nodes(
+    pub(crate) fn set_server_nodes(
         &mut self,
         server: i64,
         nodes: BTreeSet<NodeId>,
@@ -74,38 +74,38 @@ impl Connections {
     }
 
     /// Whether a node has a stream at any server.
-    pub fn has(&self, id: NodeId) -> bool {
+    pub(crate) fn has(&self, id: NodeId) -> bool {
         self.here.contains_key(&id) || self.elsewhere.values().any(|nodes| nodes.contains(&id))
     }
 
     /// The nodes with streams here.
-    pub fn here(&self) -> impl Iterator<Item = NodeId> {
+    pub(crate) fn here(&self) -> impl Iterator<Item = NodeId> {
         self.here.keys().copied()
     }
 
     /// The number of changes of these nodes.
-    pub fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
     /// Records that a node lost its last stream.
-    pub fn mark_disconnected(&mut self, id: NodeId, since: Time) {
+    pub(crate) fn mark_disconnected(&mut self, id: NodeId, since: Time) {
         self.disconnected.insert(id, since);
     }
 
     /// The time at which a node lost its last stream.
-    pub fn disconnected_since(&self, id: NodeId) -> Option<Time> {
+    pub(crate) fn disconnected_since(&self, id: NodeId) -> Option<Time> {
         self.disconnected.get(&id).copied()
     }
 
     /// The time since which a node without streams is known to be disconnected. Its last stream may have been at
     /// another server, and its end was not reported here.
-    pub fn absent_since(&self, id: NodeId) -> Time {
+    pub(crate) fn absent_since(&self, id: NodeId) -> Time {
         self.disconnected_since(id).unwrap_or_default().max(self.started)
     }
 
     /// Removes a deleted node. Its streams end by themselves.
-    pub fn remove(&mut self, id: NodeId) {
+    pub(crate) fn remove(&mut self, id: NodeId) {
         self.disconnected.remove(&id);
     }
 }

@@ -21,20 +21,20 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// All users, in order.
-    pub fn users(&self) -> impl Iterator<Item = &User> {
+    pub(crate) fn users(&self) -> impl Iterator<Item = &User> {
         self.users.values()
     }
 
-    pub fn user(&self, id: UserId) -> Option<&User> {
+    pub(crate) fn user(&self, id: UserId) -> Option<&User> {
         self.users.get(&id)
     }
 
-    pub fn has_user(&self, id: UserId) -> bool {
+    pub(crate) fn has_user(&self, id: UserId) -> bool {
         self.users.contains_key(&id)
     }
 
     /// Sets or removes a user.
-    pub fn put_user(&mut self, id: UserId, user: Option<User>) {
+    pub(crate) fn put_user(&mut self, id: UserId, user: Option<User>) {
         match user {
             Some(user) => self.users.insert(id, user),
             None => self.users.remove(&id),
@@ -42,31 +42,31 @@ impl Directory {
     }
 
     /// The owner of the network. This is the first user, unless another one was made the owner.
-    pub fn owner(&self) -> Option<UserId> {
+    pub(crate) fn owner(&self) -> Option<UserId> {
         let made = self.users.values().find(|user| user.is_owner);
         made.or_else(|| self.users.values().next()).map(|user| user.id)
     }
 
     /// Finds a user by name or number.
-    pub fn find_user(&self, name: &str) -> Option<&User> {
+    pub(crate) fn find_user(&self, name: &str) -> Option<&User> {
         let by_name = self.users.values().find(|user| user.name == name);
         by_name.or_else(|| self.users.get(&UserId(name.parse().ok()?)))
     }
 
     /// The user with this identity.
-    pub fn user_of_identity(&self, identity: &Identity) -> Option<&User> {
+    pub(crate) fn user_of_identity(&self, identity: &Identity) -> Option<&User> {
         let own = |user: &&User| user.identity.as_ref().is_some_and(|own| own.matches(identity));
         let is_exact = |user: &&User| user.identity.as_ref() == Some(identity);
         self.users.values().find(is_exact).or_else(|| self.users.values().find(own))
     }
 
     /// Whether a user has this name.
-    pub fn has_name(&self, name: &str) -> bool {
+    pub(crate) fn has_name(&self, name: &str) -> bool {
         self.users.values().any(|user| user.name == name)
     }
 
     /// Checks that a name is valid and free.
-    pub fn check_name(&self, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn check_name(&self, name: &str) -> Result<(), Refusal> {
         let is_name = !name.is_empty()
             && name.len() <= MAX_NAME
             && name.chars().all(|letter| !letter.is_control() && !letter.is_whitespace())
@@ -81,21 +81,21 @@ impl Directory {
     }
 
     /// All pre-auth keys, in order.
-    pub fn keys(&self) -> impl Iterator<Item = &PreAuthKey> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &PreAuthKey> {
         self.keys.values()
     }
 
-    pub fn key(&self, id: KeyId) -> Option<&PreAuthKey> {
+    pub(crate) fn key(&self, id: KeyId) -> Option<&PreAuthKey> {
         self.keys.get(&id)
     }
 
     /// The key with this prefix.
-    pub fn key_with_prefix(&self, prefix: &str) -> Option<&PreAuthKey> {
+    pub(crate) fn key_with_prefix(&self, prefix: &str) -> Option<&PreAuthKey> {
         self.keys.get(self.by_prefix.get(prefix)?)
     }
 
     /// Sets or removes a key.
-    pub fn put_key(&mut self, id: KeyId, key: Option<PreAuthKey>) {
+    pub(crate) fn put_key(&mut self, id: KeyId, key: Option<PreAuthKey>) {
         if let Some(before) = self.keys.remove(&id) {
             self.by_prefix.remove(&before.prefix);
         }

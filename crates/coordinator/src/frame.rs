@@ -102,7 +102,7 @@ pub(crate) struct FrameCache {
 
 impl FrameCache {
     /// Returns the frame with this key. Makes it if it is not in the cache.
-    pub fn frame(&self, key: FrameKey, make: impl FnOnce(&FrameKey) -> Frame) -> Frame {
+    pub(crate) fn frame(&self, key: FrameKey, make: impl FnOnce(&FrameKey) -> Frame) -> Frame {
         let cached = || self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(parts) = cached().get(&key) {
             return Frame { parts: Arc::clone(parts), key: Some(key) };
@@ -113,7 +113,7 @@ impl FrameCache {
     }
 
     /// Returns the block of neighbouring nodes that begins with `first`, for frames that end at `end`.
-    pub fn neighbour_block(
+    pub(crate) fn neighbour_block(
         &self,
         end: u64,
         first: NodeId,
@@ -173,39 +173,39 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    pub fn begin_field(&mut self, name: &str) {
+    pub(crate) fn begin_field(&mut self, name: &str) {
         let before = if self.is_empty() { '{' } else { ',' };
         self.parts.push(Part::Text(format!("{before}\"{name}\":")));
     }
 
-    pub fn push_text(&mut self, text: &str) {
+    pub(crate) fn push_text(&mut self, text: &str) {
         self.parts.push(Part::Text(text.to_owned()));
     }
 
-    pub fn put(&mut self, name: &str, json: String) {
+    pub(crate) fn put(&mut self, name: &str, json: String) {
         self.begin_field(name);
         self.parts.push(Part::Text(json));
     }
 
     /// Adds the state of tailnet lock, unless it was never on.
-    pub fn put_tka(&mut self, info: Option<String>) {
+    pub(crate) fn put_tka(&mut self, info: Option<String>) {
         if let Some(info) = info {
             self.put("TKAInfo", info);
         }
     }
 
     /// Adds a list, unless it is empty.
-    pub fn list(&mut self, name: &str, items: impl Iterator<Item = Part>) {
+    pub(crate) fn list(&mut self, name: &str, items: impl Iterator<Item = Part>) {
         self.list_with(name, items, Vec::new());
     }
 
     /// Adds a list that ends with blocks. Blocks begin with a comma, so the first block of a list without other items
     /// is added as text without it.
-    pub fn list_with(
+    pub(crate) fn list_with(
         &mut self,
         name: &str,
         mut items: impl Iterator<Item = Part>,
@@ -226,22 +226,22 @@ impl Fields {
     }
 
     /// Adds owners, by number.
-    pub fn add_owners(&mut self, owners: impl Iterator<Item = (i64, String)>) {
+    pub(crate) fn add_owners(&mut self, owners: impl Iterator<Item = (i64, String)>) {
         self.owners.extend(owners);
     }
 
-    pub fn push_parts(&mut self, parts: &[Part]) {
+    pub(crate) fn push_parts(&mut self, parts: &[Part]) {
         self.parts.extend(parts.iter().cloned());
     }
 
     /// Finishes a frame with the position at which the stream can resume.
-    pub fn finish_at(mut self, position: i64, now: Time) -> Frame {
+    pub(crate) fn finish_at(mut self, position: i64, now: Time) -> Frame {
         self.put("ControlTime", json!(now.text()).to_string());
         self.put("Seq", position.to_string());
         self.finish()
     }
 
-    pub fn finish(mut self) -> Frame {
+    pub(crate) fn finish(mut self) -> Frame {
         let owners = std::mem::take(&mut self.owners);
         self.list("UserProfiles", owners.into_values().map(Part::Text));
         self.push_text("}");

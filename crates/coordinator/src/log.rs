@@ -24,64 +24,64 @@ const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
 
 /// A set of changed parts of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Parts(u16);
+pub(crate) struct Parts(u16);
 
 impl Parts {
     /// Everything: the node and its peers need all fields.
-    pub const WHOLE: Self = Self(1);
+    pub(crate) const WHOLE: Self = Self(1);
     /// The connection status.
-    pub const ONLINE: Self = Self(1 << 1);
+    pub(crate) const ONLINE: Self = Self(1 << 1);
     /// The endpoints.
-    pub const ENDPOINTS: Self = Self(1 << 2);
+    pub(crate) const ENDPOINTS: Self = Self(1 << 2);
     /// The home relay.
-    pub const HOME_RELAY: Self = Self(1 << 3);
+    pub(crate) const HOME_RELAY: Self = Self(1 << 3);
     /// The disco key.
-    pub const DISCO: Self = Self(1 << 4);
+    pub(crate) const DISCO: Self = Self(1 << 4);
     /// The capability version.
-    pub const VERSION: Self = Self(1 << 5);
+    pub(crate) const VERSION: Self = Self(1 << 5);
     /// Fields that peers get with the whole node, and that the node itself does not need.
-    pub const PEER_VIEW: Self = Self(1 << 6);
+    pub(crate) const PEER_VIEW: Self = Self(1 << 6);
     /// The node was removed.
-    pub const REMOVED: Self = Self(1 << 7);
+    pub(crate) const REMOVED: Self = Self(1 << 7);
     /// The nodes that it may reach, or that may reach it.
-    pub const ACCESS: Self = Self(1 << 8);
+    pub(crate) const ACCESS: Self = Self(1 << 8);
     /// The node key and its expiry. The node itself needs all fields.
-    pub const KEY: Self = Self(1 << 9);
+    pub(crate) const KEY: Self = Self(1 << 9);
     /// The node was written, but has its previous value. A client of another server may have received a value in
     /// between.
-    pub const REWRITTEN: Self = Self(1 << 10);
+    pub(crate) const REWRITTEN: Self = Self(1 << 10);
 
     /// The empty set.
-    pub const fn empty() -> Self {
+    pub(crate) const fn empty() -> Self {
         Self(0)
     }
 
     /// Whether the set is empty.
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// Whether the sets have a common part.
-    pub fn has(self, other: Self) -> bool {
+    pub(crate) fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
     /// The parts that are not in `other`.
     #[must_use]
-    pub const fn without(self, other: Self) -> Self {
+    pub(crate) const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
     /// The union of both sets.
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub(crate) const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
 /// A change of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// Parts of a node changed.
     Node { id: NodeId, index: u32, parts: Parts },
     /// The policy changed.
@@ -94,7 +94,7 @@ pub enum Change {
 
 /// The log of changes.
 #[derive(Clone, Debug, Default)]
-pub struct Log {
+pub(crate) struct Log {
     changes: VecDeque<Change>,
     /// The number of the first change in `changes`.
     first: u64,
@@ -116,24 +116,24 @@ struct Version {
 
 impl Log {
     /// Returns an empty log that begins at a version, which was read at this time.
-    pub fn starting_at(version: i64, mark: u16, at: Time) -> Self {
+    pub(crate) fn starting_at(version: i64, mark: u16, at: Time) -> Self {
         let versions = [Version { number: version, first: 0, at }].into();
         Self { mark: mark & ((1 << MARK_BITS) - 1), versions, ..Self::default() }
     }
 
     /// The epoch of the versions.
-    pub fn epoch(&self) -> i64 {
+    pub(crate) fn epoch(&self) -> i64 {
         self.epoch
     }
 
     /// Sets the epoch of the versions.
     #[must_use]
-    pub fn with_epoch(self, epoch: i64) -> Self {
+    pub(crate) fn with_epoch(self, epoch: i64) -> Self {
         Self { epoch, ..self }
     }
 
     /// Begins an epoch. Positions of another epoch become invalid.
-    pub fn begin_epoch(&mut self, epoch: i64) {
+    pub(crate) fn begin_epoch(&mut self, epoch: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
             self.drop_versions();
@@ -147,7 +147,7 @@ impl Log {
 
     /// Begins a version: the next changes belong to it. A lower version means that the database lost some: previous
     /// positions become invalid.
-    pub fn begin(&mut self, version: i64, at: Time) {
+    pub(crate) fn begin(&mut self, version: i64, at: Time) {
         let end = self.end();
         if self.versions.back().is_some_and(|last| last.number > version) {
             self.drop_versions();
@@ -167,7 +167,7 @@ impl Log {
     }
 
     /// The position of a stream that has read up to `end`. `None` if that is before the versions of this epoch.
-    pub fn position(&self, end: u64) -> Option<i64> {
+    pub(crate) fn position(&self, end: u64) -> Option<i64> {
         // The changes of a version are pushed together, so a stream has read all of them or none.
         let begun = self.versions.partition_point(|version| version.first < end);
         let last = self.versions.get(begun.saturating_sub(1))?;
@@ -177,18 +177,18 @@ impl Log {
     }
 
     /// The version of a position.
-    pub fn version_of(position: i64) -> i64 {
+    pub(crate) fn version_of(position: i64) -> i64 {
         position.saturating_sub(1) >> (MARK_BITS + COUNT_BITS)
     }
 
     /// Whether a position belongs to this log.
-    pub fn is_own(&self, position: i64) -> bool {
+    pub(crate) fn is_own(&self, position: i64) -> bool {
         let rest = position.saturating_sub(1).cast_unsigned() >> COUNT_BITS;
         rest & ((1 << MARK_BITS) - 1) == u64::from(self.mark)
     }
 
     /// The number of the change from which a stream with this position continues. `None` if it needs a full map.
-    pub fn find(&self, position: i64, now: Time) -> Option<u64> {
+    pub(crate) fn find(&self, position: i64, now: Time) -> Option<u64> {
         let number = Self::version_of(position);
         let rest = position.checked_sub(1)?.cast_unsigned() & ((1 << (MARK_BITS + COUNT_BITS)) - 1);
         let (mark, count) = (rest >> COUNT_BITS, rest & MAX_COUNT);
@@ -211,7 +211,7 @@ impl Log {
     }
 
     /// Appends a change. Returns the oldest change if the log is full and forgets it.
-    pub fn push(&mut self, change: Change) -> Option<Change> {
+    pub(crate) fn push(&mut self, change: Change) -> Option<Change> {
         self.changes.push_back(change);
         if self.changes.len() <= MAX_CHANGES {
             return None;
@@ -221,12 +221,12 @@ impl Log {
     }
 
     /// The number of the next change.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.first + self.changes.len() as u64
     }
 
     /// The changes from `number` up to `end`. `None` if the log has forgotten some of them.
-    pub fn between(&self, number: u64, end: u64) -> Option<impl Iterator<Item = Change>> {
+    pub(crate) fn between(&self, number: u64, end: u64) -> Option<impl Iterator<Item = Change>> {
         let index = |number: u64| {
             let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
             Some(index.min(self.changes.len()))
@@ -254,7 +254,7 @@ mod tests {
         log.push(change(2));
         assert_eq!(log.between(1, 2).unwrap().collect::<Vec<_>>(), [change(1)]);
         let forgotten: Vec<Change> =
-            (3..MAX_CHANGES as u32 + 1).filter_map(|at| log.push(change(at))).collect();
+            (3..=(MAX_CHANGES as u32)).filter_map(|at| log.push(change(at))).collect();
         assert_eq!(forgotten, [change(0)]);
         assert!(log.between(0, log.end()).is_none());
         assert_eq!(log.between(1, log.end()).unwrap().count(), MAX_CHANGES);

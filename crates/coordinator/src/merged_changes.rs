@@ -46,12 +46,12 @@ impl MergedChanges {
     }
 
     /// The nodes in order, with their indexes and changed parts.
-    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, u32, Parts)> + '_ {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeId, u32, Parts)> + '_ {
         self.nodes.iter().copied()
     }
 
     /// The changed parts of a node.
-    pub fn parts(&self, id: NodeId) -> Parts {
+    pub(crate) fn parts(&self, id: NodeId) -> Parts {
         let begin = self.nodes.partition_point(|(other, ..)| *other < id);
         let its = self.nodes[begin..].iter().take_while(|(other, ..)| *other == id);
         its.fold(Parts::empty(), |all, (.., parts)| all.and(*parts))
@@ -67,7 +67,7 @@ type Range = (u64, u64);
 
 impl MergedCache {
     /// The changes from `number` up to `end`. `None` if the log has forgotten some of them.
-    pub fn between(&self, log: &Log, number: u64, end: u64) -> Option<Arc<MergedChanges>> {
+    pub(crate) fn between(&self, log: &Log, number: u64, end: u64) -> Option<Arc<MergedChanges>> {
         let cached = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found =
             cached().iter().find(|(of, _)| *of == (number, end)).map(|(_, merged)| merged.clone());

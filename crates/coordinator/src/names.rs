@@ -10,7 +10,7 @@ const ENDINGS: [&str; 3] = [".local", ".localdomain", ".lan"];
 
 /// Converts a host name to a label, as Tailscale does (`util/dnsname`, `SanitizeHostname`), or to [`DEFAULT_NAME`].
 /// Machines find each other by these names, so an imported network must keep them.
-pub fn label(hostname: &str) -> String {
+pub(crate) fn label(hostname: &str) -> String {
     let name = ENDINGS.iter().fold(hostname, |name, end| name.strip_suffix(end).unwrap_or(name));
     // The name is truncated before invalid characters are dropped, as in Tailscale.
     let bytes = &name.as_bytes()[..name.len().min(MAX_LABEL)];
@@ -31,7 +31,7 @@ pub fn is_label(name: &str) -> bool {
 }
 
 /// Whether a name is the label of a host name, or that label with a number.
-pub fn is_derived_from(name: &str, hostname: &str) -> bool {
+pub(crate) fn is_derived_from(name: &str, hostname: &str) -> bool {
     let rest = name.strip_prefix(&label(hostname)).map(|rest| rest.strip_prefix('-').ok_or(rest));
     match rest {
         Some(Ok(number)) => !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()),
@@ -41,7 +41,7 @@ pub fn is_derived_from(name: &str, hostname: &str) -> bool {
 }
 
 /// Returns the label, or the first free one with a number appended.
-pub fn unique(label: String, is_free: impl Fn(&str) -> bool) -> String {
+pub(crate) fn unique(label: String, is_free: impl Fn(&str) -> bool) -> String {
     if is_free(&label) {
         return label;
     }

@@ -22,37 +22,37 @@ pub(crate) struct NodeIndexes {
 
 impl NodeIndexes {
     /// The node at an index.
-    pub fn node_at(&self, index: usize) -> Option<NodeId> {
+    pub(crate) fn node_at(&self, index: usize) -> Option<NodeId> {
         *self.nodes.get(index)?
     }
 
     /// The number of indexes, with the unused ones.
-    pub fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         as_index(self.nodes.len())
     }
 
     /// Nodes with a disco key.
-    pub fn reachable(&self) -> &NodeSet {
+    pub(crate) fn reachable(&self) -> &NodeSet {
         &self.reachable
     }
 
     /// Nodes with approved routes.
-    pub fn routers(&self) -> &NodeSet {
+    pub(crate) fn routers(&self) -> &NodeSet {
         &self.routers
     }
 
     /// The nodes of an owner; `None` for tagged nodes.
-    pub fn of_owner(&self, owner: Option<UserId>) -> Option<&NodeSet> {
+    pub(crate) fn of_owner(&self, owner: Option<UserId>) -> Option<&NodeSet> {
         self.of_users.get(&owner)
     }
 
     /// The nodes of each owner.
-    pub fn by_owner(&self) -> impl Iterator<Item = &NodeSet> {
+    pub(crate) fn by_owner(&self) -> impl Iterator<Item = &NodeSet> {
         self.of_users.values()
     }
 
     /// Allocates an index for a new node.
-    pub fn allocate(&mut self, node: &Node) -> u32 {
+    pub(crate) fn allocate(&mut self, node: &Node) -> u32 {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -66,14 +66,14 @@ impl NodeIndexes {
     }
 
     /// Returns a removed node to its index.
-    pub fn restore(&mut self, index: u32, node: &Node) -> u32 {
+    pub(crate) fn restore(&mut self, index: u32, node: &Node) -> u32 {
         self.nodes[index as usize] = Some(node.id);
         self.update_sets(index, None, Some(node));
         index
     }
 
     /// Updates the sets after the node at an index changed or was removed.
-    pub fn update_sets(&mut self, index: u32, before: Option<&Node>, now: Option<&Node>) {
+    pub(crate) fn update_sets(&mut self, index: u32, before: Option<&Node>, now: Option<&Node>) {
         let at = index as usize;
         let put = |set: &mut NodeSet, is_in| if is_in { set.insert(at) } else { set.remove(at) };
         put(&mut self.reachable, now.is_some_and(Node::is_reachable));
@@ -96,13 +96,13 @@ impl NodeIndexes {
     }
 
     /// Removes the node at an index. The index is not reused before it is released.
-    pub fn vacate(&mut self, index: u32, node: &Node) {
+    pub(crate) fn vacate(&mut self, index: u32, node: &Node) {
         self.nodes[index as usize] = None;
         self.update_sets(index, Some(node), None);
     }
 
     /// Allows an index to be reused.
-    pub fn release(&mut self, index: u32) {
+    pub(crate) fn release(&mut self, index: u32) {
         if index != NO_INDEX {
             self.free.push(index);
         }

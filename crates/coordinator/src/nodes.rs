@@ -82,7 +82,7 @@ pub(crate) struct NodeChange {
 
 impl Nodes {
     /// Returns an empty table.
-    pub fn new(addresses: Addresses) -> Self {
+    pub(crate) fn new(addresses: Addresses) -> Self {
         Self {
             entries: BTreeMap::new(),
             by_key: HashMap::new(),
@@ -95,52 +95,52 @@ impl Nodes {
         }
     }
 
-    pub fn get(&self, id: NodeId) -> Option<&Entry> {
+    pub(crate) fn get(&self, id: NodeId) -> Option<&Entry> {
         self.entries.get(&id)
     }
 
-    pub fn contains(&self, id: NodeId) -> bool {
+    pub(crate) fn contains(&self, id: NodeId) -> bool {
         self.entries.contains_key(&id)
     }
 
     /// All nodes, in order.
-    pub fn all(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
     }
 
     /// The numbers of all nodes, in order.
-    pub fn ids(&self) -> impl Iterator<Item = NodeId> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> {
         self.entries.keys().copied()
     }
 
     /// The nodes after a number, and then those before it.
-    pub fn all_from(&self, id: NodeId) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn all_from(&self, id: NodeId) -> impl Iterator<Item = &Entry> {
         let behind = self.entries.range((Excluded(id), Unbounded));
         behind.chain(self.entries.range(..id)).map(|(_, entry)| entry)
     }
 
     /// The node with this key.
-    pub fn with_key(&self, key: &NodePublic) -> Option<NodeId> {
+    pub(crate) fn with_key(&self, key: &NodePublic) -> Option<NodeId> {
         self.by_key.get(key).copied()
     }
 
     /// The nodes of a machine.
-    pub fn of_machine(&self, machine: &MachinePublic) -> impl Iterator<Item = NodeId> {
+    pub(crate) fn of_machine(&self, machine: &MachinePublic) -> impl Iterator<Item = NodeId> {
         self.by_machine.get(machine).into_iter().flatten().copied()
     }
 
     /// The nodes of a user.
-    pub fn of_user(&self, user: UserId) -> Vec<NodeId> {
+    pub(crate) fn of_user(&self, user: UserId) -> Vec<NodeId> {
         let indexes = self.indexes.of_owner(Some(user)).into_iter().flat_map(NodeSet::iter);
         indexes.filter_map(|index| self.indexes.node_at(index)).collect()
     }
 
-    pub fn has_name(&self, name: &str) -> bool {
+    pub(crate) fn has_name(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
     /// Finds free addresses: in these pools if there are any, else outside all pools. Does not reserve them.
-    pub fn find_free_addresses(
+    pub(crate) fn find_free_addresses(
         &self,
         pools: &[IpNet],
         all: &[IpNet],
@@ -152,17 +152,17 @@ impl Nodes {
     }
 
     /// The entry at an index.
-    pub fn at(&self, index: u32) -> Option<&Entry> {
+    pub(crate) fn at(&self, index: u32) -> Option<&Entry> {
         self.entries.get(&self.indexes.node_at(index as usize)?)
     }
 
     /// The sets of nodes, by index.
-    pub fn indexes(&self) -> &NodeIndexes {
+    pub(crate) fn indexes(&self) -> &NodeIndexes {
         &self.indexes
     }
 
     /// Splits indexes into whole blocks and the rest. `json` returns the JSON of a reachable node.
-    pub fn cover(
+    pub(crate) fn cover(
         &self,
         indexes: &NodeSet,
         json: impl Fn(&Entry) -> Arc<str>,
@@ -173,7 +173,7 @@ impl Nodes {
     }
 
     /// Adds a node that is stored or new, at its previous index or a new one. Returns the index.
-    pub fn add(&mut self, node: Node, index: Option<u32>, online: bool) -> u32 {
+    pub(crate) fn add(&mut self, node: Node, index: Option<u32>, online: bool) -> u32 {
         let id = node.id;
         self.attach(&node);
         let index = match index {
@@ -195,7 +195,7 @@ impl Nodes {
     }
 
     /// Changes a node. `change` returns the parts that changed for peers. `None` if the node stays the same.
-    pub fn change(
+    pub(crate) fn change(
         &mut self,
         id: NodeId,
         now: Time,
@@ -228,7 +228,7 @@ impl Nodes {
     }
 
     /// Replaces a detached node by its stored value, and attaches it. Returns the previous value and the index.
-    pub fn replace(&mut self, node: Node) -> Option<(Node, u32)> {
+    pub(crate) fn replace(&mut self, node: Node) -> Option<(Node, u32)> {
         let id = node.id;
         let entry = self.entries.get_mut(&id)?;
         let before = std::mem::replace(&mut entry.node, node.clone());
@@ -242,7 +242,7 @@ impl Nodes {
 
     /// Removes a detached node. Returns its last value, its index, and the networks that it routed. The index is not
     /// reused before it is released.
-    pub fn remove(&mut self, id: NodeId) -> Option<(Node, u32, Vec<IpNet>)> {
+    pub(crate) fn remove(&mut self, id: NodeId) -> Option<(Node, u32, Vec<IpNet>)> {
         let Entry { node, index, .. } = self.entries.remove(&id)?;
         self.blocks.invalidate(index);
         self.indexes.vacate(index, &node);
@@ -252,7 +252,7 @@ impl Nodes {
     }
 
     /// Allows the index of a removed node to be reused.
-    pub fn release_index(&mut self, index: u32) {
+    pub(crate) fn release_index(&mut self, index: u32) {
         self.indexes.release(index);
     }
 
@@ -267,7 +267,7 @@ impl Nodes {
 
     /// Removes a node from the lookup tables. Names, addresses and keys may move between nodes, so all nodes that
     /// change together are detached first.
-    pub fn detach(&mut self, id: NodeId) {
+    pub(crate) fn detach(&mut self, id: NodeId) {
         let Some(Entry { node, .. }) = self.entries.get(&id) else { return };
         self.by_key.remove(&node.key);
         if let Some(of_machine) = self.by_machine.get_mut(&node.machine) {
@@ -288,34 +288,34 @@ impl Nodes {
     }
 
     /// The approved networks of a node, without default routes.
-    pub fn routed_networks(&self, id: NodeId) -> impl Iterator<Item = IpNet> {
+    pub(crate) fn routed_networks(&self, id: NodeId) -> impl Iterator<Item = IpNet> {
         let routes = self.entries.get(&id).into_iter().flat_map(|entry| entry.node.routes());
         routes.filter(|net| !is_exit(net))
     }
 
     /// The networks with routers.
-    pub fn networks(&self) -> Vec<IpNet> {
+    pub(crate) fn networks(&self) -> Vec<IpNet> {
         self.routers.networks().collect()
     }
 
     /// Marks that the primary routers of all networks must be chosen again.
-    pub fn require_choices(&mut self) {
+    pub(crate) fn require_choices(&mut self) {
         self.routers.require_choices();
     }
 
     /// All networks after [`Nodes::require_choices`], and none after that.
-    pub fn take_required_choices(&mut self) -> Vec<IpNet> {
+    pub(crate) fn take_required_choices(&mut self) -> Vec<IpNet> {
         self.routers.take_required_choices()
     }
 
     /// The connected routers with a connected standby for one of their networks.
-    pub fn contested_routers(&self) -> BTreeSet<NodeId> {
+    pub(crate) fn contested_routers(&self) -> BTreeSet<NodeId> {
         let is_online = |id: &NodeId| self.get(*id).is_some_and(|entry| entry.online);
         self.routers.contested(is_online)
     }
 
     /// Chooses the primary router of a network. Returns the previous values of the changed nodes with their indexes.
-    pub fn choose_primary(&mut self, net: IpNet) -> Vec<(Node, u32)> {
+    pub(crate) fn choose_primary(&mut self, net: IpNet) -> Vec<(Node, u32)> {
         let is_online = |id: NodeId| self.get(id).is_some_and(|entry| entry.online);
         let is_sound = |id: NodeId| is_online(id) && self.get(id).is_some_and(|of| of.responds);
         let chosen = self.routers.best(&net, is_online, is_sound);
@@ -337,26 +337,26 @@ impl Nodes {
     }
 
     /// Sets whether peers see a node as connected. Returns the previous status.
-    pub fn set_online(&mut self, id: NodeId, online: bool) -> Option<bool> {
+    pub(crate) fn set_online(&mut self, id: NodeId, online: bool) -> Option<bool> {
         let entry = self.entries.get_mut(&id)?;
         Some(std::mem::replace(&mut entry.online, online))
     }
 
     /// Sets whether a node responds to probes. Returns the previous status.
-    pub fn set_responds(&mut self, id: NodeId, responds: bool) -> Option<bool> {
+    pub(crate) fn set_responds(&mut self, id: NodeId, responds: bool) -> Option<bool> {
         let entry = self.entries.get_mut(&id)?;
         Some(std::mem::replace(&mut entry.responds, responds))
     }
 
     /// Sets the time since which a node reports no endpoints.
-    pub fn set_without_endpoints(&mut self, id: NodeId, since: Option<Time>) {
+    pub(crate) fn set_without_endpoints(&mut self, id: NodeId, since: Option<Time>) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.without_endpoints = since;
         }
     }
 
     /// Drops the JSON of a node, because a part of it changed. Returns its index.
-    pub fn invalidate_json(&mut self, id: NodeId) -> Option<u32> {
+    pub(crate) fn invalidate_json(&mut self, id: NodeId) -> Option<u32> {
         let entry = self.entries.get_mut(&id)?;
         entry.peer_json = OnceLock::new();
         self.blocks.invalidate(entry.index);
@@ -374,12 +374,12 @@ impl Index<&NodeId> for Nodes {
 
 impl Entry {
     /// JSON of the node for its peers. `render` is called once after each change.
-    pub fn peer_json(&self, render: impl FnOnce() -> String) -> Arc<str> {
+    pub(crate) fn peer_json(&self, render: impl FnOnce() -> String) -> Arc<str> {
         Arc::clone(self.peer_json.get_or_init(|| render().into()))
     }
 
     /// The node and its status for other crates.
-    pub fn view(&self) -> NodeView<'_> {
+    pub(crate) fn view(&self) -> NodeView<'_> {
         NodeView { node: &self.node, online: self.online }
     }
 }

@@ -35,29 +35,29 @@ pub(crate) struct Pending {
 pub(crate) struct PendingRegistrations(BTreeMap<String, Arc<Pending>>);
 
 impl PendingRegistrations {
-    pub fn get(&self, number: &str) -> Option<&Arc<Pending>> {
+    pub(crate) fn get(&self, number: &str) -> Option<&Arc<Pending>> {
         self.0.get(number)
     }
 
     /// All numbers, with the time of each registration.
-    pub fn all(&self) -> impl Iterator<Item = (&String, Time)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&String, Time)> {
         self.0.iter().map(|(number, pending)| (number, pending.since))
     }
 
     /// The registrations that are not in another table.
-    pub fn without<'a>(
+    pub(crate) fn without<'a>(
         &'a self,
         other: &'a Self,
     ) -> impl Iterator<Item = (&'a String, &'a Arc<Pending>)> {
         self.0.iter().filter(|(number, _)| !other.0.contains_key(*number))
     }
 
-    pub fn remove(&mut self, number: &str) -> Option<Arc<Pending>> {
+    pub(crate) fn remove(&mut self, number: &str) -> Option<Arc<Pending>> {
         self.0.remove(number)
     }
 
     /// Adds a registration. Returns the one that was evicted for it.
-    pub fn insert(
+    pub(crate) fn insert(
         &mut self,
         number: String,
         pending: Arc<Pending>,

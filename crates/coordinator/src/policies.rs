@@ -21,26 +21,26 @@ pub(crate) struct Policies {
 
 impl Policies {
     /// Without a policy, every node reaches every other.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { saved: BTreeMap::new(), access: Access::open() }
     }
 
     /// All stored policies, with the active one last.
-    pub fn saved(&self) -> impl DoubleEndedIterator<Item = &object::Policy> {
+    pub(crate) fn saved(&self) -> impl DoubleEndedIterator<Item = &object::Policy> {
         self.saved.values()
     }
 
     /// The active policy as it is stored.
-    pub fn active(&self) -> Option<&object::Policy> {
+    pub(crate) fn active(&self) -> Option<&object::Policy> {
         self.saved().next_back()
     }
 
-    pub fn get(&self, id: PolicyId) -> Option<&object::Policy> {
+    pub(crate) fn get(&self, id: PolicyId) -> Option<&object::Policy> {
         self.saved.get(&id)
     }
 
     /// Sets or removes a stored policy. [`Policies::activate`] must follow if it is the last one.
-    pub fn put(&mut self, id: PolicyId, policy: Option<object::Policy>) {
+    pub(crate) fn put(&mut self, id: PolicyId, policy: Option<object::Policy>) {
         match policy {
             Some(policy) => self.saved.insert(id, policy),
             None => self.saved.remove(&id),
@@ -48,23 +48,23 @@ impl Policies {
     }
 
     /// The oldest policies beyond the limit.
-    pub fn excess(&self) -> Vec<PolicyId> {
+    pub(crate) fn excess(&self) -> Vec<PolicyId> {
         let count = self.saved.len().saturating_sub(MAX_POLICIES);
         self.saved.keys().take(count).copied().collect()
     }
 
     /// The access control.
-    pub fn access(&self) -> &Access {
+    pub(crate) fn access(&self) -> &Access {
         &self.access
     }
 
     /// The active policy.
-    pub fn policy(&self) -> Option<&Policy> {
+    pub(crate) fn policy(&self) -> Option<&Policy> {
         self.access.policy()
     }
 
     /// Compiles a policy for these nodes, at their indexes. `None` removes the policy.
-    pub fn activate(&mut self, policy: Option<(Policy, Nodes)>) {
+    pub(crate) fn activate(&mut self, policy: Option<(Policy, Nodes)>) {
         self.access = match policy {
             Some((policy, nodes)) => Access::new(policy, nodes),
             None => Access::open(),
@@ -72,17 +72,17 @@ impl Policies {
     }
 
     /// Records that the node at an index may have changed.
-    pub fn mark_node_changed(&mut self, index: u32) {
+    pub(crate) fn mark_node_changed(&mut self, index: u32) {
         self.access.mark_node_changed(index);
     }
 
     /// Records that users may have changed.
-    pub fn mark_users_changed(&mut self) {
+    pub(crate) fn mark_users_changed(&mut self) {
         self.access.mark_users_changed();
     }
 
     /// Compiles the policy again for the marked nodes and users, see [`Access::renew`].
-    pub fn renew(&mut self, users: Vec<User>, node: impl Fn(u32) -> Node) -> NodeSet {
+    pub(crate) fn renew(&mut self, users: Vec<User>, node: impl Fn(u32) -> Node) -> NodeSet {
         self.access.renew(users, node)
     }
 }

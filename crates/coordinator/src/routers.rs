@@ -23,19 +23,19 @@ pub(crate) struct Routers {
 
 impl Routers {
     /// Records a node as the primary router of its networks.
-    pub fn add_primaries(&mut self, node: &Node) {
+    pub(crate) fn add_primaries(&mut self, node: &Node) {
         self.primaries.extend(node.primaries.iter().map(|net| (*net, node.id)));
     }
 
     /// Removes the primary router of the networks of a node.
-    pub fn remove_primaries(&mut self, node: &Node) {
+    pub(crate) fn remove_primaries(&mut self, node: &Node) {
         for net in &node.primaries {
             self.primaries.remove(net);
         }
     }
 
     /// Updates the networks of a node. Returns the added and removed ones.
-    pub fn update(&mut self, id: NodeId, before: &[IpNet], now: Vec<IpNet>) -> Vec<IpNet> {
+    pub(crate) fn update(&mut self, id: NodeId, before: &[IpNet], now: Vec<IpNet>) -> Vec<IpNet> {
         let mut changed = Vec::new();
         for net in before.iter().filter(|net| !now.contains(net)) {
             if let Some(routers) = self.by_network.get_mut(net) {
@@ -52,12 +52,12 @@ impl Routers {
     }
 
     /// Marks that the primary routers of all networks must be chosen again.
-    pub fn require_choices(&mut self) {
+    pub(crate) fn require_choices(&mut self) {
         self.needs_choices = true;
     }
 
     /// All networks after [`Routers::require_choices`], and none after that.
-    pub fn take_required_choices(&mut self) -> Vec<IpNet> {
+    pub(crate) fn take_required_choices(&mut self) -> Vec<IpNet> {
         match std::mem::take(&mut self.needs_choices) {
             true => self.networks().collect(),
             false => Vec::new(),
@@ -65,12 +65,12 @@ impl Routers {
     }
 
     /// All networks with routers.
-    pub fn networks(&self) -> impl Iterator<Item = IpNet> {
+    pub(crate) fn networks(&self) -> impl Iterator<Item = IpNet> {
         self.by_network.keys().copied()
     }
 
     /// The online routers of networks with more than one.
-    pub fn contested(&self, is_online: impl Fn(&NodeId) -> bool) -> BTreeSet<NodeId> {
+    pub(crate) fn contested(&self, is_online: impl Fn(&NodeId) -> bool) -> BTreeSet<NodeId> {
         let online = |routers: &BTreeSet<NodeId>| {
             routers.iter().copied().filter(&is_online).collect::<Vec<_>>()
         };
@@ -80,7 +80,7 @@ impl Routers {
 
     /// The best router of a network: a connected one that responds, else a connected one, else any. The current one
     /// is preferred.
-    pub fn best(
+    pub(crate) fn best(
         &self,
         net: &IpNet,
         is_online: impl Fn(NodeId) -> bool,
@@ -96,7 +96,7 @@ impl Routers {
     }
 
     /// Sets the primary router of a network. Returns the previous one. A network without routers is removed.
-    pub fn set_primary(&mut self, net: IpNet, chosen: Option<NodeId>) -> Option<NodeId> {
+    pub(crate) fn set_primary(&mut self, net: IpNet, chosen: Option<NodeId>) -> Option<NodeId> {
         if self.by_network.get(&net).is_some_and(BTreeSet::is_empty) {
             self.by_network.remove(&net);
         }

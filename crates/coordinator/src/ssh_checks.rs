@@ -89,7 +89,7 @@ pub(crate) enum Owner {
 }
 
 impl Owner {
-    pub fn of(id: NodeId, user: Option<UserId>) -> Self {
+    pub(crate) fn of(id: NodeId, user: Option<UserId>) -> Self {
         user.map_or(Self::Node(id), Self::User)
     }
 }
@@ -103,7 +103,7 @@ impl SshLogin {
 impl SshChecks {
     /// The outcome of a login: by its last confirmation, or by the pending login that is polled. `None` if the login
     /// must be added as a pending one.
-    pub fn outcome(
+    pub(crate) fn outcome(
         &mut self,
         login: &SshLogin,
         period: Option<Duration>,
@@ -128,26 +128,31 @@ impl SshChecks {
     }
 
     /// Adds a pending login at a node of this owner.
-    pub fn add(&mut self, number: &str, login: SshLogin, target_owner: Owner, now: Time) {
+    pub(crate) fn add(&mut self, number: &str, login: SshLogin, target_owner: Owner, now: Time) {
         self.wait(number, PendingLogin { login, target_owner, since: now, decision: None }, now);
     }
 
     /// The pending login with this number.
-    pub fn pending(&self, number: &str, now: Time) -> Option<&SshLogin> {
+    pub(crate) fn pending(&self, number: &str, now: Time) -> Option<&SshLogin> {
         let waiting = self.waiting.get(number)?;
         let is_open = waiting.decision.is_none() && now.since(waiting.since) < MAX_WAIT;
         is_open.then_some(&waiting.login)
     }
 
     /// Returns a decision on a pending login. `None` if the login is not pending.
-    pub fn decision(&self, number: &str, is_allowed: bool, now: Time) -> Option<SshDecision> {
+    pub(crate) fn decision(
+        &self,
+        number: &str,
+        is_allowed: bool,
+        now: Time,
+    ) -> Option<SshDecision> {
         let login = self.pending(number, now)?.clone();
         let before = self.confirmed.get(&login).copied();
         Some(SshDecision { number: number.to_owned(), login, is_allowed, at: now, before })
     }
 
     /// Applies a decision.
-    pub fn decide(&mut self, decision: &SshDecision) {
+    pub(crate) fn decide(&mut self, decision: &SshDecision) {
         if let Some(waiting) = self.waiting.get_mut(&decision.number) {
             waiting.decision = Some(decision.is_allowed);
         }
@@ -157,7 +162,7 @@ impl SshChecks {
     }
 
     /// Undoes a decision.
-    pub fn undo(&mut self, SshDecision { number, login, before, .. }: &SshDecision) {
+    pub(crate) fn undo(&mut self, SshDecision { number, login, before, .. }: &SshDecision) {
         if let Some(waiting) = self.waiting.get_mut(number) {
             waiting.decision = None;
         }

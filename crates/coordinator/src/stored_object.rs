@@ -57,7 +57,7 @@ pub(crate) enum StoredObject {
 }
 
 impl StoredObject {
-    pub fn absent(kind: Kind, id: i64) -> Self {
+    pub(crate) fn absent(kind: Kind, id: i64) -> Self {
         match kind {
             Kind::User => Self::User(UserId(id), None),
             Kind::PreAuthKey => Self::PreAuthKey(KeyId(id), None),
@@ -70,7 +70,7 @@ impl StoredObject {
         }
     }
 
-    pub fn read(stored: &Stored) -> Result<Self, LoadError> {
+    pub(crate) fn read(stored: &Stored) -> Result<Self, LoadError> {
         let mut object = Self::absent(stored.kind, stored.id);
         let Some(body) = &stored.body else { return Ok(object) };
         let read = match &mut object {

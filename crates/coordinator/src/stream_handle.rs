@@ -19,13 +19,13 @@ pub(crate) struct StreamHandle {
 
 impl StreamHandle {
     /// Returns the handle of a stream that may resume the stream of the request.
-    pub fn new(network: &str, request: &MapRequest) -> Self {
+    pub(crate) fn new(network: &str, request: &MapRequest) -> Self {
         let previous = Some((request.previous_stream.clone(), request.previous_seq));
         Self { network: network.to_owned(), previous, ..Self::default() }
     }
 
     /// The position in the previous stream of this node, if it belongs to the same network and epoch.
-    pub fn resumed_from(&self, id: NodeId, epoch: i64) -> Option<i64> {
+    pub(crate) fn resumed_from(&self, id: NodeId, epoch: i64) -> Option<i64> {
         let (name, position) = self.previous.as_ref()?;
         self.possible(id, epoch).contains(name).then_some(*position)
     }
@@ -37,7 +37,7 @@ impl StreamHandle {
     }
 
     /// Chooses the handle: the previous one if the stream resumes, else the other one.
-    pub fn choose(&mut self, id: NodeId, epoch: i64, is_resumed: bool) {
+    pub(crate) fn choose(&mut self, id: NodeId, epoch: i64, is_resumed: bool) {
         let previous = self.previous.as_ref().map(|(name, _)| name);
         let is_good = |name: &String| (previous == Some(name)) == is_resumed;
         self.epoch = epoch;
@@ -47,12 +47,12 @@ impl StreamHandle {
     }
 
     /// The epoch for which the handle was chosen.
-    pub fn epoch(&self) -> i64 {
+    pub(crate) fn epoch(&self) -> i64 {
         self.epoch
     }
 
     /// Adds the handle to a frame, unless the stream cannot be resumed.
-    pub fn put(&self, fields: &mut Fields) {
+    pub(crate) fn put(&self, fields: &mut Fields) {
         if !self.name.is_empty() {
             fields.put("MapSessionHandle", json!(self.name).to_string());
         }

@@ -45,6 +45,6 @@ impl Time {
 }
 
 /// Formats a time for Go; its zero time if absent.
-pub fn text_or_zero(time: Option<Time>) -> String {
+pub(crate) fn text_or_zero(time: Option<Time>) -> String {
     time.map_or_else(|| ZERO_TIME.to_owned(), Time::text)
 }

@@ -30,7 +30,7 @@ pub(crate) struct Timers {
 
 impl Timers {
     /// Sets a timer, or moves it.
-    pub fn set(&mut self, timer: Timer, at: Time) {
+    pub(crate) fn set(&mut self, timer: Timer, at: Time) {
         if let Some(before) = self.times.insert(timer.clone(), at) {
             self.due.remove(&(before, timer.clone()));
         }
@@ -38,33 +38,33 @@ impl Timers {
     }
 
     /// Sets a timer, unless it is due earlier.
-    pub fn set_at_latest(&mut self, timer: Timer, at: Time) {
+    pub(crate) fn set_at_latest(&mut self, timer: Timer, at: Time) {
         if self.times.get(&timer).is_none_or(|before| *before > at) {
             self.set(timer, at);
         }
     }
 
     /// Removes a timer.
-    pub fn clear(&mut self, timer: Timer) {
+    pub(crate) fn clear(&mut self, timer: Timer) {
         if let Some(at) = self.times.remove(&timer) {
             self.due.remove(&(at, timer));
         }
     }
 
     /// Removes all timers of a node.
-    pub fn clear_node(&mut self, id: NodeId) {
+    pub(crate) fn clear_node(&mut self, id: NodeId) {
         for timer in [Timer::Offline, Timer::Ephemeral, Timer::Expiry, Timer::Endpoints] {
             self.clear(timer(id));
         }
     }
 
     /// The time of the next timer.
-    pub fn next(&self) -> Option<Time> {
+    pub(crate) fn next(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
 
     /// Removes and returns a due timer.
-    pub fn take_due(&mut self, now: Time) -> Option<Timer> {
+    pub(crate) fn take_due(&mut self, now: Time) -> Option<Timer> {
         if self.next()? > now {
             return None;
         }

@@ -106,7 +106,7 @@ impl From<tka::VerifyError> for TkaRefusal {
 
 impl Tka {
     /// Sets or removes an update.
-    pub fn put_update(&mut self, id: TkaUpdateId, update: Option<TkaUpdate>) {
+    pub(crate) fn put_update(&mut self, id: TkaUpdateId, update: Option<TkaUpdate>) {
         if self.updates.get(&id) == update.as_ref() {
             return;
         }
@@ -127,7 +127,7 @@ impl Tka {
     }
 
     /// Reads the stored updates. After an error, the previous authority stays valid.
-    pub fn restore(&mut self) -> Result<(), (i64, tka::VerifyError)> {
+    pub(crate) fn restore(&mut self) -> Result<(), (i64, tka::VerifyError)> {
         let unread = std::mem::take(&mut self.unread);
         if self.is_stale {
             self.authority = self.read_all()?.map(Arc::new);
@@ -167,43 +167,43 @@ impl Tka {
     }
 
     /// The stored state.
-    pub fn stored(&self) -> &object::TkaState {
+    pub(crate) fn stored(&self) -> &object::TkaState {
         &self.stored
     }
 
     /// Sets the stored state.
-    pub fn set_stored(&mut self, stored: object::TkaState) {
+    pub(crate) fn set_stored(&mut self, stored: object::TkaState) {
         self.stored = stored;
     }
 
     /// An update.
-    pub fn update(&self, id: TkaUpdateId) -> Option<&TkaUpdate> {
+    pub(crate) fn update(&self, id: TkaUpdateId) -> Option<&TkaUpdate> {
         self.updates.get(&id)
     }
 
     /// The numbers of all updates.
-    pub fn update_ids(&self) -> impl Iterator<Item = TkaUpdateId> {
+    pub(crate) fn update_ids(&self) -> impl Iterator<Item = TkaUpdateId> {
         self.updates.keys().copied()
     }
 
     /// Adds an update that the present authority includes.
-    pub fn add_update(&mut self, update: TkaUpdate) {
+    pub(crate) fn add_update(&mut self, update: TkaUpdate) {
         self.updates.insert(update.id, update);
     }
 
     /// Sets the authority. Its new updates must be added.
-    pub fn set_authority(&mut self, authority: Arc<Authority>) {
+    pub(crate) fn set_authority(&mut self, authority: Arc<Authority>) {
         self.authority = Some(authority);
     }
 
     /// Removes the authority and all updates.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.authority = None;
         self.updates.clear();
     }
 
     /// The state for maps, as JSON of `tailcfg.TKAInfo`. `None` if it was never on.
-    pub fn info(&self) -> Option<String> {
+    pub(crate) fn info(&self) -> Option<String> {
         let info = match (self.authority(), &self.stored.secret) {
             (Some(authority), _) => json!({ "Head": authority.head().to_string() }),
             (None, Some(_)) => json!({ "Disabled": true }),
@@ -213,17 +213,17 @@ impl Tka {
     }
 
     /// The authority, if tailnet lock is on.
-    pub fn authority(&self) -> Option<&Arc<Authority>> {
+    pub(crate) fn authority(&self) -> Option<&Arc<Authority>> {
         self.authority.as_ref().filter(|_| self.stored.is_on)
     }
 
     /// Whether an administrator allowed a node to turn tailnet lock on.
-    pub fn is_init_allowed(&self, node: NodeId, now: Time) -> bool {
+    pub(crate) fn is_init_allowed(&self, node: NodeId, now: Time) -> bool {
         self.stored.allowed.is_some_and(|(allowed, until)| allowed == node && now < until)
     }
 
     /// The first checkpoint, or the secret that turned tailnet lock off, as JSON.
-    pub fn bootstrap(&self) -> Result<Value, TkaRefusal> {
+    pub(crate) fn bootstrap(&self) -> Result<Value, TkaRefusal> {
         match (self.authority(), &self.stored.secret) {
             (Some(authority), _) => {
                 Ok(json!({ "GenesisAUM": Base64::encode_string(&authority.oldest_update()) }))
@@ -234,7 +234,7 @@ impl Tka {
     }
 
     /// The updates that a node misses, as JSON.
-    pub fn sync_offer(
+    pub(crate) fn sync_offer(
         &self,
         head: &UpdateHash,
         ancestors: &[UpdateHash],
@@ -252,19 +252,19 @@ impl Tka {
     }
 
     /// Whether tailnet lock is on, and the signature of a node is valid.
-    pub fn is_signed(&self, node: &object::Node) -> bool {
+    pub(crate) fn is_signed(&self, node: &object::Node) -> bool {
         self.is_valid_signature(&node.key, &node.signature)
     }
 
     /// Whether tailnet lock is on, and this signature of a node key is valid.
-    pub fn is_valid_signature(&self, node: &NodePublic, signature: &str) -> bool {
+    pub(crate) fn is_valid_signature(&self, node: &NodePublic, signature: &str) -> bool {
         let text = Base64::decode_vec(signature).ok().filter(|text| !text.is_empty());
         let authority = self.authority();
         text.zip(authority).is_some_and(|(text, authority)| authority.check(node, &text).is_ok())
     }
 
     /// The authority, or the refusal if tailnet lock is off.
-    pub fn require_on(&self) -> Result<&Arc<Authority>, TkaRefusal> {
+    pub(crate) fn require_on(&self) -> Result<&Arc<Authority>, TkaRefusal> {
         self.authority().ok_or(TkaRefusal::IsOff)
     }
 }

@@ -3,17 +3,17 @@
 use std::array;
 
 #[path = "../../packet/benches/micro/measure.rs"]
-pub mod measure;
+pub(crate) mod measure;
 
-pub use measure::work;
+pub(crate) use measure::work;
 use measure::{Times, Work, table};
 
 /// A batch: its name, its number of operations, and its work.
-pub type Batch<'a> = (String, usize, Work<'a>);
+pub(crate) type Batch<'a> = (String, usize, Work<'a>);
 
 /// Measures the batches. Prints the cost of one operation of each, and its ratio to the first
 /// batch.
-pub fn show<const N: usize>(title: &str, batches: [Batch<'_>; N]) {
+pub(crate) fn show<const N: usize>(title: &str, batches: [Batch<'_>; N]) {
     let names = batches.each_ref().map(|(name, many, _)| (name.clone(), *many as f64));
     let times = Times::of(batches.map(|(_, _, work)| work));
     let rows: [[String; 3]; N] = array::from_fn(|at| {

@@ -28,13 +28,13 @@ pub(crate) struct Codel {
 
 impl Codel {
     /// Creates the state of a queue with an acceptable wait of `target`.
-    pub fn new(target: Duration) -> Self {
+    pub(crate) fn new(target: Duration) -> Self {
         Self { target, above_until: None, next: None, count: 0, first: 0, seen: None, ended: None }
     }
 
     /// Whether to signal congestion to the sender of a packet that `waited`. `standing` is set if
     /// more packets of its queue wait.
-    pub fn signals(&mut self, waited: Duration, standing: bool, now: Time) -> bool {
+    pub(crate) fn signals(&mut self, waited: Duration, standing: bool, now: Time) -> bool {
         // Without packets for an interval, the queue was empty.
         let silent = self.seen.is_some_and(|seen| now.since(seen) > INTERVAL);
         self.seen = Some(now);

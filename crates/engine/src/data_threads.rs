@@ -77,7 +77,7 @@ pub(crate) struct OutboundThread<IR, US> {
 impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US> {
     /// Creates the first thread's state. `rounds` has the counters of the outbound and of the
     /// inbound half.
-    pub fn new(
+    pub(crate) fn new(
         outbound: Outbound<IR, US>,
         inbound: Inbound<UR, IS>,
         poll: Box<dyn Poll>,
@@ -89,7 +89,7 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US
     }
 
     /// Creates the second thread's state. `wake` ends the waits of the first thread.
-    pub fn second(&mut self, wake: Waker) -> OutboundThread<IR, US> {
+    pub(crate) fn second(&mut self, wake: Waker) -> OutboundThread<IR, US> {
         let (away, taken) = sync_channel(1);
         let (back, returned) = sync_channel(1);
         self.second = Some(Channel { to_other: away, from_other: returned });
@@ -108,7 +108,7 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> DataThread<IR, IS, UR, US
     ///
     /// # Errors
     /// One of the sides is gone.
-    pub fn step(&mut self) -> io::Result<()> {
+    pub(crate) fn step(&mut self) -> io::Result<()> {
         if let Some(second) = &self.second
             && self.outbound.is_none()
         {
@@ -159,7 +159,7 @@ impl<IR: IpRecv, US: UdpSend> OutboundThread<IR, US> {
     ///
     /// # Errors
     /// The IP side or the first thread is gone.
-    pub fn step(&mut self) -> io::Result<()> {
+    pub(crate) fn step(&mut self) -> io::Result<()> {
         let outbound = match &mut self.outbound {
             Some(outbound) => outbound,
             None => {
@@ -195,7 +195,7 @@ struct Share {
 }
 
 impl Usage {
-    pub fn new(clock: Clock, cpu_clock: CpuClock) -> Self {
+    pub(crate) fn new(clock: Clock, cpu_clock: CpuClock) -> Self {
         Self { clock, cpu_clock, since: None, steps: 0 }
     }
 

@@ -15,14 +15,14 @@ pub(crate) struct DatagramSender<U> {
 }
 
 impl<U: UdpSend> DatagramSender<U> {
-    pub fn new(udp: U, attached: &Attachments) -> Self {
+    pub(crate) fn new(udp: U, attached: &Attachments) -> Self {
         let (relay, prefixes) = (attached.relay.clone(), attached.prefixes.clone());
         let peer_sockets = attached.peer_sockets.clone();
         Self { udp, relay, prefixes, peer_sockets, scratch: SendBatch::default() }
     }
 
     /// Sends a batch. Datagrams that could not be sent are recorded in its failures.
-    pub fn send(&mut self, batch: &mut SendBatch) {
+    pub(crate) fn send(&mut self, batch: &mut SendBatch) {
         self.udp.send(batch);
         if batch.has_relayed() {
             self.send_relayed(batch);
@@ -30,7 +30,7 @@ impl<U: UdpSend> DatagramSender<U> {
     }
 
     /// Sends one datagram without fragmentation. Relays never fragment.
-    pub fn send_unfragmented(
+    pub(crate) fn send_unfragmented(
         &mut self,
         datagram: &[u8],
         endpoint: Endpoint,

@@ -104,12 +104,12 @@ pub(crate) struct InboundFilter {
 }
 
 impl InboundFilter {
-    pub fn new(filter: Arc<Filter>) -> Self {
+    pub(crate) fn new(filter: Arc<Filter>) -> Self {
         Self { filter, epoch: 0, judge: None }
     }
 
     /// The filter for a batch; `None` if it is off.
-    pub fn look(&mut self) -> Option<BatchFilter<'_>> {
+    pub(crate) fn look(&mut self) -> Option<BatchFilter<'_>> {
         let epoch = self.filter.epoch.load(Ordering::Relaxed);
         if epoch != self.epoch {
             self.follow();
@@ -143,7 +143,7 @@ pub(crate) struct BatchFilter<'a> {
 }
 
 impl BatchFilter<'_> {
-    pub fn verdict(&mut self, header: &IpHeader, packet: &[u8]) -> Verdict {
+    pub(crate) fn verdict(&mut self, header: &IpHeader, packet: &[u8]) -> Verdict {
         let Self { judge, filter, opened, .. } = self;
         let is_reply = |flow: &Flow| {
             let opened = opened.get_or_insert_with(|| lock(&filter.opened)).as_mut();

@@ -25,11 +25,11 @@ pub(crate) struct IcmpErrors {
 
 impl IcmpErrors {
     /// Creates an empty queue. `waker` wakes the inbound half.
-    pub fn new(waker: Waker) -> Self {
+    pub(crate) fn new(waker: Waker) -> Self {
         Self { packets: Mutex::default(), any: AtomicBool::new(false), waker }
     }
 
-    pub fn push(&self, packet: Vec<u8>) {
+    pub(crate) fn push(&self, packet: Vec<u8>) {
         let mut packets = lock(&self.packets);
         if packets.len() >= CAPACITY {
             return;
@@ -42,7 +42,7 @@ impl IcmpErrors {
 
     /// Removes all answers, as a batch for [`packet::IpSend`]. Returns `None` if the queue is
     /// empty.
-    pub fn take(&self) -> Option<(RecvBatch, Vec<IpPacket>)> {
+    pub(crate) fn take(&self) -> Option<(RecvBatch, Vec<IpPacket>)> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }

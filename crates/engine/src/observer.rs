@@ -59,12 +59,12 @@ pub(crate) struct View<'a> {
 }
 
 impl Watch {
-    pub fn new(observer: Arc<dyn Observer>, clock: Clock) -> Self {
+    pub(crate) fn new(observer: Arc<dyn Observer>, clock: Clock) -> Self {
         Self { wanted: observer.wanted().clone(), observer, clock }
     }
 
     /// Returns `None` if the observer does not want to see packets.
-    pub fn look(&self) -> Option<View<'_>> {
+    pub(crate) fn look(&self) -> Option<View<'_>> {
         if self.wanted.load(Ordering::Relaxed) { Some(self.open()) } else { None }
     }
 
@@ -76,7 +76,7 @@ impl Watch {
 
 impl View<'_> {
     /// Passes consecutive packets of one peer to the observer.
-    pub fn show<'p>(
+    pub(crate) fn show<'p>(
         &self,
         direction: Direction,
         peer: Option<&PublicKey>,

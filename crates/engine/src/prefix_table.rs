@@ -103,24 +103,24 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    pub fn new(prefixes: &PrefixTable) -> Self {
+    pub(crate) fn new(prefixes: &PrefixTable) -> Self {
         Self { prefixes: prefixes.clone(), last: None }
     }
 
     /// The distinct addresses of the peer relays.
-    pub fn addresses(&self) -> Vec<IpAddr> {
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let table = lock(&self.prefixes.0.table);
         let all: HashSet<IpAddr> = table.ids.keys().map(|addr| addr.at.ip()).collect();
         all.into_iter().collect()
     }
 
     /// Clears the cached result. The table may have changed.
-    pub fn clear_cached(&mut self) {
+    pub(crate) fn clear_cached(&mut self) {
         self.last = None;
     }
 
     /// The endpoint of a datagram, if its address and prefix are in the table.
-    pub fn find(&mut self, datagram: &[u8], from: &Endpoint) -> Option<Endpoint> {
+    pub(crate) fn find(&mut self, datagram: &[u8], from: &Endpoint) -> Option<Endpoint> {
         if !self.prefixes.0.any.load(Ordering::Relaxed) {
             return None;
         }

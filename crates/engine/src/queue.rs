@@ -118,7 +118,7 @@ struct Waiting {
 }
 
 impl Queue {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             batches: Vec::with_capacity(BATCHES),
             free: Vec::with_capacity(BATCHES),
@@ -130,12 +130,12 @@ impl Queue {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
     /// A batch with space for reading. Returns `None` if the memory is used up.
-    pub fn spare(&mut self) -> Option<&mut Batch> {
+    pub(crate) fn spare(&mut self) -> Option<&mut Batch> {
         let open = match self.open.or_else(|| self.free.pop()) {
             Some(open) => open,
             None if self.batches.len() < BATCHES => {
@@ -156,7 +156,7 @@ impl Queue {
 
     /// Queues the packets that were read into the spare batch. Returns whether the batch is full,
     /// which means that more can be read.
-    pub fn enqueue_new(&mut self, now: Time) -> bool {
+    pub(crate) fn enqueue_new(&mut self, now: Time) -> bool {
         let Some(open) = self.open else { return false };
         let Stored { batch, queued, unreleased, since } = &mut self.batches[usize::from(open)];
         if *queued == 0 {
@@ -185,13 +185,13 @@ impl Queue {
     }
 
     /// Arrival of the oldest batch with waiting packets. Must be called between two rounds.
-    pub fn oldest(&self) -> Option<Time> {
+    pub(crate) fn oldest(&self) -> Option<Time> {
         let waiting = self.batches.iter().filter(|stored| stored.unreleased > 0);
         waiting.map(|stored| stored.since).min()
     }
 
     /// Takes the next packets.
-    pub fn next_round(&mut self, round: &mut Round, now: Time) {
+    pub(crate) fn next_round(&mut self, round: &mut Round, now: Time) {
         let (mut bytes, most) = (0, vector(ROUND_PACKETS));
         while round.len() < most
             && bytes < ROUND_BYTES
@@ -239,12 +239,12 @@ impl Queue {
     }
 
     /// A packet of the round.
-    pub fn packet(&self, packet: QueuedPacket) -> (&[u8], Offload) {
+    pub(crate) fn packet(&self, packet: QueuedPacket) -> (&[u8], Offload) {
         self.batches[usize::from(packet.batch)].batch.get(packet.index.into())
     }
 
     /// Releases the memory of the round's packets.
-    pub fn release(&mut self, round: &mut Round) {
+    pub(crate) fn release(&mut self, round: &mut Round) {
         for packet in round.drain(..) {
             let Stored { batch, queued, unreleased, .. } =
                 &mut self.batches[usize::from(packet.batch)];

@@ -15,14 +15,14 @@ use crate::take_turns;
 pub(crate) struct Rounds(Arc<AtomicU64>);
 
 impl Rounds {
-    pub fn count(&self) {
+    pub(crate) fn count(&self) {
         // A plain store suffices, because no other thread writes.
         self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Runs a step of a half that has its own thread. Returns whether more work waits; in that case
     /// other threads were allowed to run.
-    pub fn step(&self, step: impl FnOnce() -> io::Result<bool>) -> io::Result<bool> {
+    pub(crate) fn step(&self, step: impl FnOnce() -> io::Result<bool>) -> io::Result<bool> {
         let more = step()?;
         self.count();
         if more {
@@ -31,7 +31,7 @@ impl Rounds {
         Ok(more)
     }
 
-    pub fn read(&self) -> u64 {
+    pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

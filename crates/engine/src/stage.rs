@@ -39,7 +39,7 @@ struct SecondThread<W> {
 
 impl<W: Work> Stage<W> {
     /// Creates a stage without a second thread.
-    pub fn new(work: W) -> Self {
+    pub(crate) fn new(work: W) -> Self {
         Self { here: Some(work), second: None }
     }
 
@@ -47,7 +47,7 @@ impl<W: Work> Stage<W> {
     ///
     /// # Errors
     /// The system cannot start a thread.
-    pub fn start_second_thread(&mut self, name: &str, begin: fn()) -> io::Result<()> {
+    pub(crate) fn start_second_thread(&mut self, name: &str, begin: fn()) -> io::Result<()> {
         let (there, work) = sync_channel::<W>(1);
         let (done, back) = sync_channel(1);
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
@@ -67,7 +67,7 @@ impl<W: Work> Stage<W> {
     ///
     /// # Errors
     /// The second thread panicked.
-    pub fn get(&mut self) -> io::Result<&mut W> {
+    pub(crate) fn get(&mut self) -> io::Result<&mut W> {
         if self.here.is_none() {
             let back = self.second.as_ref().and_then(|second| second.back.recv().ok());
             self.here = Some(back.ok_or_else(|| io::Error::other("a second thread panicked"))?);
@@ -76,13 +76,13 @@ impl<W: Work> Stage<W> {
     }
 
     /// The work, unless the second thread has it.
-    pub fn on_this_thread(&mut self) -> Option<&mut W> {
+    pub(crate) fn on_this_thread(&mut self) -> Option<&mut W> {
         self.here.as_mut()
     }
 
     /// Runs the work that [`Stage::get`] returned. If `more` input waits, the second thread runs
     /// it, if started.
-    pub fn run(&mut self, more: bool) {
+    pub(crate) fn run(&mut self, more: bool) {
         let there = self.second.as_ref().filter(|_| more).and_then(|second| second.there.as_ref());
         match there {
             Some(there) => {

@@ -72,38 +72,38 @@ impl Ruleset {
 }
 
 /// Removes the table of an interface, if present.
-pub fn remove(interface: &str) -> anyhow::Result<()> {
+pub(crate) fn remove(interface: &str) -> anyhow::Result<()> {
     let table = json!({"table": {"family": "inet", "name": table_of(interface)}});
     nft(vec![json!({"add": table}), json!({"delete": table})])
 }
 
 /// The name of an interface's table.
-pub fn table_of(interface: &str) -> String {
+pub(crate) fn table_of(interface: &str) -> String {
     format!("linerate-{interface}")
 }
 
 /// A statement that matches if `left` and `right` compare by `operator`.
-pub fn compare(operator: &str, left: &Value, right: impl Into<Value>) -> Value {
+pub(crate) fn compare(operator: &str, left: &Value, right: impl Into<Value>) -> Value {
     json!({"match": {"op": operator, "left": left, "right": right.into()}})
 }
 
 /// `left == right`
-pub fn is(left: &Value, right: impl Into<Value>) -> Value {
+pub(crate) fn is(left: &Value, right: impl Into<Value>) -> Value {
     compare("==", left, right)
 }
 
 /// `left != right`
-pub fn is_not(left: &Value, right: impl Into<Value>) -> Value {
+pub(crate) fn is_not(left: &Value, right: impl Into<Value>) -> Value {
     compare("!=", left, right)
 }
 
 /// A meta key of the packet: `iifname`, `mark`, ...
-pub fn meta(key: &str) -> Value {
+pub(crate) fn meta(key: &str) -> Value {
     json!({"meta": {"key": key}})
 }
 
 /// A key of the packet's connection: `mark`, `state`, ...
-pub fn connection(key: &str) -> Value {
+pub(crate) fn connection(key: &str) -> Value {
     json!({"ct": {"key": key}})
 }
 
@@ -120,7 +120,7 @@ pub fn dropping_chains() -> anyhow::Result<Vec<String>> {
 ///
 /// # Errors
 /// nft(8) is not installed, or refuses.
-pub fn is_intact(interface: &str) -> anyhow::Result<bool> {
+pub(crate) fn is_intact(interface: &str) -> anyhow::Result<bool> {
     let table = table_of(interface);
     // For an absent table nft fails in the same way as for other errors, so the chains are listed
     // first.
@@ -128,7 +128,7 @@ pub fn is_intact(interface: &str) -> anyhow::Result<bool> {
         && has_rules(&table, &list(&["table", "inet", &table])?))
 }
 
-pub fn has_rules(table: &str, listed: &Value) -> bool {
+pub(crate) fn has_rules(table: &str, listed: &Value) -> bool {
     let rules = || all(listed, "rule").filter_map(|rule| rule["chain"].as_str());
     chains_of(table, listed).iter().all(|chain| rules().any(|of| of == *chain))
 }

@@ -17,7 +17,7 @@ const FOLDER: &str = "/run/linerate/up";
 
 /// The path of an interface's record. Users without access to the folder above have it next to the
 /// control socket. An existing record next to the socket takes precedence.
-pub fn path(interface: &str, extension: &str) -> PathBuf {
+pub(crate) fn path(interface: &str, extension: &str) -> PathBuf {
     let next_to_socket = socket_path(interface).with_extension(extension);
     if next_to_socket.exists() || !is_usable(Path::new(FOLDER)) {
         return next_to_socket;
@@ -36,7 +36,7 @@ pub fn rescue_file(interface: &str) -> PathBuf {
 }
 
 /// The folder of a record, and the other folders that may contain records of interfaces.
-pub fn folders(record: &Path) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn folders(record: &Path) -> impl Iterator<Item = PathBuf> {
     let sockets = socket_path("").parent().map(Path::to_owned);
     let own = record.parent().map(Path::to_owned);
     let others = [PathBuf::from(FOLDER)].into_iter().chain(sockets);
@@ -47,7 +47,7 @@ pub fn folders(record: &Path) -> impl Iterator<Item = PathBuf> {
 ///
 /// # Errors
 /// This user may not create it.
-pub fn make_folder(record: &Path) -> io::Result<()> {
+pub(crate) fn make_folder(record: &Path) -> io::Result<()> {
     let folder = record.parent().expect("a record is in a folder");
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

@@ -178,7 +178,10 @@ mod tests {
         };
         let mut add = |rule: &Rule| {
             tried.push(rule.priority);
-            if rule.priority == Some(1) { bail!("refused") } else { Ok(()) }
+            if rule.priority == Some(1) {
+                bail!("refused")
+            }
+            Ok(())
         };
         let now = 2 * later;
         let error = restorer.restore(Ok(vec![rule(1), rule(2)]), now, &mut add).unwrap_err();

@@ -22,7 +22,7 @@ pub struct UnwrittenSetting {
 }
 
 /// Displays the keys, the first error, and the arguments that set the values in a container.
-pub struct UnwrittenList<'a>(pub &'a [UnwrittenSetting]);
+pub(crate) struct UnwrittenList<'a>(pub &'a [UnwrittenSetting]);
 
 impl fmt::Display for UnwrittenList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,7 +45,7 @@ fn key(path: &Path) -> String {
 
 /// Makes the source check of IPv4 packets use their marks. Otherwise an interface with a strict
 /// reverse path filter drops the datagrams of peers. `tunnel` is the name of our interface.
-pub fn set_src_valid_mark(tunnel: &str) {
+pub(crate) fn set_src_valid_mark(tunnel: &str) {
     let path = Path::new(SRC_VALID_MARK);
     if !fs::read_to_string(path).is_ok_and(|value| value.trim() == "0") {
         return;

@@ -16,18 +16,18 @@ use std::sync::{
 };
 
 /// Bytes of a whole chunk. Large buffers grow and shrink by chunks.
-pub const CHUNK: usize = 16 * 1024;
+pub(crate) const CHUNK: usize = 16 * 1024;
 /// Bytes of the smallest chunk, reserved for each buffer.
-pub const FIRST: usize = 512;
+pub(crate) const FIRST: usize = 512;
 /// The most free chunks that are cached, 1 MiB. New memory must be zeroed and is not in the cache.
 const MAX_FREE_CHUNKS: usize = 64;
 
 /// A piece of a buffer: a power of two from [`FIRST`] to [`CHUNK`] bytes.
-pub type Chunk = Box<[u8]>;
+pub(crate) type Chunk = Box<[u8]>;
 
 /// A memory limit for many buffers. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Budget(Arc<Shared>);
+pub(crate) struct Budget(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -41,7 +41,7 @@ struct Shared {
 }
 
 impl Budget {
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self(Arc::new(Shared {
             limit,
             used: AtomicUsize::new(0),
@@ -52,18 +52,18 @@ impl Budget {
     }
 
     /// Whether this number of buffers can be created.
-    pub fn has_room_for(&self, buffers: usize) -> bool {
+    pub(crate) fn has_room_for(&self, buffers: usize) -> bool {
         self.left() >= buffers * FIRST
     }
 
     /// Adds a buffer.
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.0.buffers.fetch_add(1, Ordering::Relaxed);
         self.0.reserved.fetch_add(FIRST, Ordering::Relaxed);
     }
 
     /// Removes an empty buffer.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.0.buffers.fetch_sub(1, Ordering::Relaxed);
         self.0.reserved.fetch_sub(FIRST, Ordering::Relaxed);
     }
@@ -71,7 +71,7 @@ impl Budget {
     /// The bytes that a buffer with `held` bytes may hold now. Seven eighths of the limit are first
     /// come, first served. Half of the last eighth is for buffers below their even share, and the
     /// rest for new buffers.
-    pub fn allowance(&self, held: usize) -> usize {
+    pub(crate) fn allowance(&self, held: usize) -> usize {
         let (limit, left) = (self.0.limit, self.left());
         let own = held.max(FIRST);
         let share = limit / self.0.buffers.load(Ordering::Relaxed).max(1);
@@ -82,7 +82,7 @@ impl Budget {
 
     /// Returns a chunk of `len` bytes, within the allowance, to a buffer that holds `held` bytes.
     /// It replaces a chunk of `old` bytes.
-    pub fn take(&self, held: usize, old: usize, len: usize) -> Chunk {
+    pub(crate) fn take(&self, held: usize, old: usize, len: usize) -> Chunk {
         self.account(held, held - old + len);
         let free_chunks =
             || self.0.free_chunks.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -91,7 +91,7 @@ impl Budget {
     }
 
     /// Takes back a chunk from a buffer that held `held` bytes.
-    pub fn give(&self, held: usize, chunk: Chunk) {
+    pub(crate) fn give(&self, held: usize, chunk: Chunk) {
         self.account(held, held - chunk.len());
         if chunk.len() < CHUNK {
             return;
@@ -103,13 +103,13 @@ impl Budget {
     }
 
     /// Adds bytes that are not in chunks.
-    pub fn charge(&self, len: usize) {
+    pub(crate) fn charge(&self, len: usize) {
         self.0.used.fetch_add(len, Ordering::Relaxed);
         self.0.reserved.fetch_add(len, Ordering::Relaxed);
     }
 
     /// Subtracts bytes that are not in chunks.
-    pub fn refund(&self, len: usize) {
+    pub(crate) fn refund(&self, len: usize) {
         self.0.used.fetch_sub(len, Ordering::Relaxed);
         self.0.reserved.fetch_sub(len, Ordering::Relaxed);
     }
@@ -121,17 +121,17 @@ impl Budget {
     }
 
     /// Bytes in buffers.
-    pub fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.0.used.load(Ordering::Relaxed)
     }
 
     /// Bytes that are neither used nor reserved.
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.0.limit.saturating_sub(self.0.reserved.load(Ordering::Relaxed))
     }
 
     /// Whether buffers should not grow: more than three quarters are used or reserved.
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.left() < self.0.limit / 4
     }
 }

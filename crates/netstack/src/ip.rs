@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-pub use packet::wire::protocol::{ICMP, ICMPV6, TCP, UDP};
+pub(crate) use packet::wire::protocol::{ICMP, ICMPV6, TCP, UDP};
 use packet::{
     Span, checksum,
     wire::{IpHeader, Version, get_u16, get_u32, ipv4, ipv6, put_u16},
@@ -15,7 +15,7 @@ const HOPS: u8 = 64;
 
 /// A received packet, split into headers and payload.
 #[derive(Clone, Copy, Debug)]
-pub struct Packet<'a> {
+pub(crate) struct Packet<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: u8,
@@ -27,7 +27,7 @@ pub struct Packet<'a> {
 
 /// Reason for which a packet is not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PacketError {
+pub(crate) enum PacketError {
     /// A fragment.
     Fragment,
     /// Its header is invalid.
@@ -36,7 +36,7 @@ pub enum PacketError {
 
 impl<'a> Packet<'a> {
     /// A packet in one piece, with its parsed headers.
-    pub fn whole(bytes: &'a [u8], header: &IpHeader) -> Result<Self, PacketError> {
+    pub(crate) fn whole(bytes: &'a [u8], header: &IpHeader) -> Result<Self, PacketError> {
         let (protocol, start) = match header.version {
             Version::V4 => {
                 let len = usize::from(header.transport);
@@ -61,13 +61,21 @@ impl<'a> Packet<'a> {
     }
 
     /// A reassembled packet.
-    pub fn reassembled(addresses: (IpAddr, IpAddr), protocol: u8, transport: &'a [u8]) -> Self {
+    pub(crate) fn reassembled(
+        addresses: (IpAddr, IpAddr),
+        protocol: u8,
+        transport: &'a [u8],
+    ) -> Self {
         let (source, destination) = addresses;
         Self { source, destination, protocol, transport, pieces: None }
     }
 
     /// A coalesced packet. Its headers are a valid copy without options.
-    pub fn coalesced(headers: &'a [u8], header: &IpHeader, pieces: (&'a [u8], &'a [Span])) -> Self {
+    pub(crate) fn coalesced(
+        headers: &'a [u8],
+        header: &IpHeader,
+        pieces: (&'a [u8], &'a [Span]),
+    ) -> Self {
         let transport = &headers[usize::from(header.transport)..];
         Self::new(headers, header, (header.protocol, transport), Some(pieces))
     }
@@ -83,12 +91,12 @@ impl<'a> Packet<'a> {
     }
 
     /// Bytes of a separate payload.
-    pub fn separate_payload_len(&self) -> usize {
+    pub(crate) fn separate_payload_len(&self) -> usize {
         self.pieces.map_or(0, |(_, spans)| spans.iter().map(|span| span.len).sum())
     }
 
     /// The payload after `header` bytes of transport header.
-    pub fn payload(&self, header: usize) -> Payload<'a> {
+    pub(crate) fn payload(&self, header: usize) -> Payload<'a> {
         match self.pieces {
             Some((buf, spans)) => Payload::pieces(buf, spans),
             None => Payload::Whole(&self.transport[header..]),
@@ -98,7 +106,7 @@ impl<'a> Packet<'a> {
 
 /// A fragment of a packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Fragment<'a> {
+pub(crate) struct Fragment<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
     /// The packet's protocol. In IPv6 the first fragment determines it (RFC 8200 section 4.5).
@@ -114,7 +122,7 @@ impl<'a> Fragment<'a> {
     /// Reads a packet for which [`Packet::whole`] returned [`PacketError::Fragment`]. Returns
     /// `None` if it cannot be part of a packet: the end of its data is not a multiple of eight
     /// bytes, or exceeds the longest packet.
-    pub fn parse(bytes: &'a [u8], header: &IpHeader) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8], header: &IpHeader) -> Option<Self> {
         let (protocol, id, start, is_last, data) = match header.version {
             Version::V4 => {
                 let flags = ipv4::fragment(bytes);
@@ -149,7 +157,7 @@ const MORE_FRAGMENTS_V6: u16 = 1;
 /// Addresses, protocol and transport header that an ICMP message quotes. The packet may be
 /// truncated.
 #[derive(Clone, Copy, Debug)]
-pub struct Quoted<'a> {
+pub(crate) struct Quoted<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: u8,
@@ -161,7 +169,7 @@ pub struct Quoted<'a> {
 impl<'a> Quoted<'a> {
     /// Reads the quoted part of a packet that this stack may have sent. Returns `None` for other
     /// extension headers than a fragment header, and for a later fragment, which has no ports.
-    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
         let header = IpHeader::parse_truncated(bytes).ok()?;
         let is_cut = header.fragment != packet::wire::Fragment::Whole;
         if header.version == Version::V6 && !header.plain && !is_cut {
@@ -181,12 +189,17 @@ impl<'a> Quoted<'a> {
 }
 
 /// Bytes of the IP header of packets to an address.
-pub fn header_len(to: IpAddr) -> usize {
+pub(crate) fn header_len(to: IpAddr) -> usize {
     if to.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN }
 }
 
 /// Writes the header of a packet with `len` bytes of payload to the beginning of `to`.
-pub fn write_header(to: &mut [u8], (from, dest): (IpAddr, IpAddr), protocol: u8, len: usize) {
+pub(crate) fn write_header(
+    to: &mut [u8],
+    (from, dest): (IpAddr, IpAddr),
+    protocol: u8,
+    len: usize,
+) {
     match (from, dest) {
         (IpAddr::V4(from), IpAddr::V4(dest)) => {
             let to = &mut to[..ipv4::HEADER_LEN];
@@ -216,20 +229,20 @@ pub fn write_header(to: &mut [u8], (from, dest): (IpAddr, IpAddr), protocol: u8,
 }
 
 /// The longest payload of a family, in bytes.
-pub fn max_payload_len(of: IpAddr) -> usize {
+pub(crate) fn max_payload_len(of: IpAddr) -> usize {
     usize::from(u16::MAX) - if of.is_ipv4() { ipv4::HEADER_LEN } else { 0 }
 }
 
 /// Data bytes of each fragment except the last, in a packet to this address with an MTU of `mtu`
 /// bytes.
-pub fn fragment_data_len(to: IpAddr, mtu: usize) -> usize {
+pub(crate) fn fragment_data_len(to: IpAddr, mtu: usize) -> usize {
     let extension = if to.is_ipv4() { 0 } else { ipv6::extension::FRAGMENT_LEN };
     (mtu - header_len(to) - extension) & !7
 }
 
 /// Writes the headers of a fragment with `len` bytes of data. `start` is the offset of the data
 /// after the packet's IP header. Returns the length of the headers.
-pub fn write_fragment_header(
+pub(crate) fn write_fragment_header(
     to: &mut [u8],
     addresses: (IpAddr, IpAddr),
     (protocol, id): (u8, u32),
@@ -258,7 +271,7 @@ pub fn write_fragment_header(
 }
 
 /// The sum of the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1).
-pub fn pseudo_sum((from, dest): (IpAddr, IpAddr), protocol: u8, len: usize) -> u16 {
+pub(crate) fn pseudo_sum((from, dest): (IpAddr, IpAddr), protocol: u8, len: usize) -> u16 {
     let of = |address: IpAddr| match address {
         IpAddr::V4(address) => checksum::sum(&address.octets()),
         IpAddr::V6(address) => checksum::sum(&address.octets()),

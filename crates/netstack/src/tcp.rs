@@ -37,14 +37,14 @@ mod tests;
 use std::time::Duration;
 
 pub use control::CongestionControl;
-pub use input::Verdict;
+pub(crate) use input::Verdict;
 pub use keepalive::Keepalive;
 #[cfg(test)]
-pub use options::Timestamps;
+pub(crate) use options::Timestamps;
 use receiver::Receiver;
-pub use segment::{HANDSHAKE, Header, Payload, Segment, flags};
+pub(crate) use segment::{HANDSHAKE, Header, Payload, Segment, flags};
 use sender::Sender;
-pub use seq::Seq;
+pub(crate) use seq::Seq;
 
 use crate::{budget::Budget, time::Time};
 
@@ -67,11 +67,11 @@ const RETRIES: u32 = 15;
 const SYN_RETRIES: u32 = 6;
 
 /// Number of buffers of a connection. Budget is reserved for each.
-pub const BUFFERS: usize = 2;
+pub(crate) const BUFFERS: usize = 2;
 
 /// The parameters of a connection.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// The largest segment payload that this end can receive, in bytes, as the MTU allows.
     pub mss: u16,
     /// Capacity of the receive buffer, in bytes.
@@ -90,7 +90,7 @@ pub struct Settings {
 
 /// The states of RFC 9293 section 3.3.2, except LISTEN, which the stack handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// Our SYN is or will be sent.
     SynSent,
     /// A SYN was received, and ours is not acknowledged.
@@ -115,7 +115,7 @@ pub enum State {
 
 /// Reason for an abnormal end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// Nothing listens at the peer's port.
     Refused,
     /// The peer sent a reset.
@@ -128,7 +128,7 @@ pub enum Failure {
 
 /// One connection.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     state: State,
     ports: Ports,
     settings: Settings,
@@ -146,7 +146,7 @@ pub struct Connection {
 
 /// The ports of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports {
+pub(crate) struct Ports {
     /// The local port.
     pub local: u16,
     /// The peer's port.
@@ -213,14 +213,14 @@ const QUICK: u8 = 16;
 
 impl Connection {
     /// Opens a connection to a peer.
-    pub fn connect(settings: Settings, ports: Ports, now: Time) -> Self {
+    pub(crate) fn connect(settings: Settings, ports: Ports, now: Time) -> Self {
         let mut connection = Self::new(settings, ports, State::SynSent);
         connection.begin(now);
         connection
     }
 
     /// Accepts a SYN.
-    pub fn accept(settings: Settings, ports: Ports, syn: &Header, now: Time) -> Self {
+    pub(crate) fn accept(settings: Settings, ports: Ports, syn: &Header, now: Time) -> Self {
         let mut connection = Self::new(settings, ports, State::SynReceived);
         connection.take_syn(syn, now);
         connection.begin(now);
@@ -261,22 +261,22 @@ impl Connection {
         self.clocks.syn = Some((now + self.tx.flight.rtt.timeout(0), 0));
     }
 
-    pub fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         self.state
     }
 
     /// Returns the reason for an abnormal end, once.
-    pub fn take_failure(&mut self) -> Option<Failure> {
+    pub(crate) fn take_failure(&mut self) -> Option<Failure> {
         self.failure.take()
     }
 
     /// Whether the connection can be removed, because nothing is left to send.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.state == State::Closed && !self.replies.reset
     }
 
     /// Whether the connection is or was established.
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         !matches!(self.state, State::SynSent | State::SynReceived)
     }
 
@@ -287,7 +287,7 @@ impl Connection {
 
     /// Whether a sequence number is in flight. ICMP messages that quote other sequence numbers are
     /// ignored (RFC 5927 section 4.1).
-    pub fn is_in_flight(&self, seq: Seq) -> bool {
+    pub(crate) fn is_in_flight(&self, seq: Seq) -> bool {
         match self.state {
             State::SynSent | State::SynReceived => seq == self.settings.initial,
             _ => !seq.before(self.tx.una()) && seq.before(self.tx.next()),
@@ -295,12 +295,12 @@ impl Connection {
     }
 
     /// The largest segment payload, without TCP options, that peer and path allow.
-    pub fn segment_limit(&self) -> u32 {
+    pub(crate) fn segment_limit(&self) -> u32 {
         self.negotiated.mss.min(self.negotiated.path)
     }
 
     /// Lowers the largest segment payload of the path to `mss` bytes (RFC 1191, RFC 8201).
-    pub fn lower_path(&mut self, mss: u32) {
+    pub(crate) fn lower_path(&mut self, mss: u32) {
         let mss = mss.max(MIN_MSS);
         if mss >= self.negotiated.path {
             return;
@@ -313,14 +313,14 @@ impl Connection {
 
     /// Handles an ICMP "unreachable". It is fatal only before the connection is established; later
     /// it may be temporary (RFC 5461).
-    pub fn unreachable(&mut self, refused: bool) {
+    pub(crate) fn unreachable(&mut self, refused: bool) {
         if self.state == State::SynSent {
             self.fail(if refused { Failure::Refused } else { Failure::Unreachable });
         }
     }
 
     /// Closes the connection with a failure, without a segment to the peer.
-    pub fn fail(&mut self, failure: Failure) {
+    pub(crate) fn fail(&mut self, failure: Failure) {
         self.failure = Some(failure);
         self.enter_closed();
     }
@@ -348,7 +348,7 @@ impl Connection {
     }
 
     /// Time at which `handle_timeout` must be called.
-    pub fn poll_timeout(&self) -> Option<Time> {
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
         let ack = match self.replies.ack {
             Acknowledge::Later(due) => Some(due),
             _ => None,
@@ -359,7 +359,7 @@ impl Connection {
     }
 
     /// Handles the timers that are due.
-    pub fn handle_timeout(&mut self, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
         if self.clocks.end.is_some_and(|due| due <= now) {
             match self.state {
                 State::FinWait2 | State::TimeWait => self.enter_closed(),

@@ -7,29 +7,29 @@ use std::{
 
 /// An instant of a monotonic clock, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time(u64);
+pub(crate) struct Time(u64);
 
 impl Time {
     /// Later than all other instants.
-    pub const NEVER: Self = Self(u64::MAX);
+    pub(crate) const NEVER: Self = Self(u64::MAX);
 
     /// The instant `since` the clock's start.
-    pub fn new(since: Duration) -> Self {
+    pub(crate) fn new(since: Duration) -> Self {
         Self(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Time from `earlier` to this instant, or zero if `earlier` is later.
-    pub fn since(self, earlier: Self) -> Duration {
+    pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// Milliseconds since the clock's start.
-    pub fn as_millis(self) -> u64 {
+    pub(crate) fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
     /// Nanoseconds since the clock's start.
-    pub fn as_nanos(self) -> u64 {
+    pub(crate) fn as_nanos(self) -> u64 {
         self.0
     }
 }

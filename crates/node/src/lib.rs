@@ -352,7 +352,7 @@ impl Node {
     pub fn stats(&self) -> Stats {
         let load = self.load();
         let [outbound, inbound, queued] = [&load.outbound, &load.inbound, &load.queued]
-            .map(|histogram| histogram.snapshot())
+            .map(engine::Histogram::snapshot)
             .map(|counted| Sum { count: counted.count, sum: counted.sum });
         let handshakes = self.handshakes();
         let handshakes = Sum { count: handshakes.answered(), sum: handshakes.micros() };

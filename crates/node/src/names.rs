@@ -35,7 +35,7 @@ pub(super) struct Names {
 impl Names {
     /// Removes the names of peers that a change removes or moves to an endpoint. From then on the
     /// address applies.
-    pub fn remove(&self, change: &Change) {
+    pub(crate) fn remove(&self, change: &Change) {
         let mut names = self.lock();
         if change.device.replace_peers {
             names.clear();

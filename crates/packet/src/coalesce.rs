@@ -241,7 +241,7 @@ impl SuperPacket {
             && len > 0
             && len <= self.size
             && self.packets() < Self::MAX_PACKETS
-            && self.head.len + self.payload_len + len <= usize::from(u16::MAX);
+            && u16::try_from(self.head.len + self.payload_len + len).is_ok();
         fits && self.same_ip(head, packet)
             && match head.kind {
                 Kind::Tcp => self.same_tcp(head, packet),

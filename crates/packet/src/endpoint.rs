@@ -62,7 +62,7 @@ impl Endpoint {
 pub fn host_prefix(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
-        v4 => v4,
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

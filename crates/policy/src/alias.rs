@@ -50,7 +50,7 @@ pub(crate) enum Autogroup {
 
 impl Alias {
     /// Parses a name. Does not check whether it is defined.
-    pub fn parse(text: &str) -> Result<Self, Reason> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Reason> {
         let text = text.trim();
         if let Some(net) = net(text) {
             return Ok(Self::Net(net));
@@ -77,7 +77,7 @@ impl Alias {
     }
 
     /// Whether it is this autogroup.
-    pub fn is(&self, group: Autogroup) -> bool {
+    pub(crate) fn is(&self, group: Autogroup) -> bool {
         *self == Self::Auto(group)
     }
 }

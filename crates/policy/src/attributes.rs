@@ -11,7 +11,7 @@ use crate::{compile::Compiled, resolve::Names, set::NodeSet};
 pub(crate) struct Attributed(pub Vec<(NodeSet, Vec<String>, Vec<IpNet>)>);
 
 impl Attributed {
-    pub fn compile(names: Names<'_>) -> Self {
+    pub(crate) fn compile(names: Names<'_>) -> Self {
         let mut rules = Vec::new();
         if names.policy.randomizes_port {
             let all = NodeSet::all(names.nodes.nodes.len());

@@ -74,7 +74,7 @@ impl Edge {
             }
     }
 
-    pub fn sources_json(&self) -> Arc<str> {
+    pub(crate) fn sources_json(&self) -> Arc<str> {
         let write = || serde_json::json!(self.texts.as_ref()).to_string().into();
         Arc::clone(self.written.get_or_init(write))
     }

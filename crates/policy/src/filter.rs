@@ -60,7 +60,7 @@ impl Compiled {
             let position = *positions.entry(edge.rule).or_insert_with(at_the_latest);
             match rules.entry(position) {
                 Entry::Occupied(mut first) => {
-                    first.get_mut().1.destinations.extend(rule.destinations)
+                    first.get_mut().1.destinations.extend(rule.destinations);
                 }
                 Entry::Vacant(empty) => drop(empty.insert((edge, rule))),
             }

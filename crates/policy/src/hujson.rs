@@ -11,7 +11,7 @@ const DEPTH: u32 = 64;
 
 /// A value and its position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Value {
+pub(crate) struct Value {
     /// The line, from 1.
     pub line: u32,
     /// The bytes of the value in the text.
@@ -21,7 +21,7 @@ pub struct Value {
 
 /// The type and content of a value.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Null,
     Bool(bool),
     Number(Number),
@@ -33,7 +33,7 @@ pub enum Kind {
 
 /// A key of an object, with its value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub key: String,
     /// The line of the key.
     pub line: u32,
@@ -41,13 +41,13 @@ pub struct Entry {
 }
 
 /// Parses a text that is one value.
-pub fn parse(text: &str) -> Result<Value, Fault> {
+pub(crate) fn parse(text: &str) -> Result<Value, Fault> {
     let reason = Reason::Syntax("a value");
     parse_optional(text)?.ok_or(Fault { line: 1, key: String::new(), reason })
 }
 
 /// Parses a text. Returns `None` if it has only spaces and comments.
-pub fn parse_optional(text: &str) -> Result<Option<Value>, Fault> {
+pub(crate) fn parse_optional(text: &str) -> Result<Option<Value>, Fault> {
     let mut parser = Parser { text, at: 0, line: 1, key: Vec::new() };
     parser.space()?;
     if parser.peek().is_none() {
@@ -68,7 +68,7 @@ pub fn read_json(text: &str) -> Result<serde_json::Value, Refusal> {
 
 impl Value {
     /// Whether it is null, false or empty, like a missing key.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         match &self.kind {
             Kind::Null => true,
             Kind::Bool(yes) => !yes,
@@ -80,7 +80,7 @@ impl Value {
     }
 
     /// Converts the value to JSON without positions.
-    pub fn to_json(&self) -> serde_json::Value {
+    pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.kind {
             Kind::Null => serde_json::Value::Null,
             Kind::Bool(yes) => (*yes).into(),

@@ -192,7 +192,7 @@ impl Node {
 }
 
 /// Whether two networks have addresses in common: then one contains the other.
-pub fn overlaps(one: &IpNet, two: &IpNet) -> bool {
+pub(crate) fn overlaps(one: &IpNet, two: &IpNet) -> bool {
     one.contains(two) || two.contains(one)
 }
 

@@ -160,9 +160,8 @@ impl Reader {
         let wanted = match (name, kind) {
             (_, Kind::Null)
             | ("derpmap" | "postures" | "attrconfig" | "services", Kind::Table(_))
-            | ("services", Kind::List(_))
-            | ("disableipv4", Kind::Bool(_))
-            | ("defaultsrcposture", Kind::List(_)) => None,
+            | ("services" | "defaultsrcposture", Kind::List(_))
+            | ("disableipv4", Kind::Bool(_)) => None,
             ("onecgnatroute", Kind::Text(text)) => {
                 let is_known = matches!(text.as_str(), "" | "mac-always" | "mac-never");
                 (!is_known).then_some("mac-always, mac-never or empty")

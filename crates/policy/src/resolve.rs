@@ -37,7 +37,7 @@ pub(crate) struct Names<'a> {
 }
 
 impl Names<'_> {
-    pub fn resolve<'a>(self, aliases: impl IntoIterator<Item = &'a Alias>) -> Resolved {
+    pub(crate) fn resolve<'a>(self, aliases: impl IntoIterator<Item = &'a Alias>) -> Resolved {
         let mut resolved = Resolved::default();
         for alias in aliases {
             self.add(alias, &mut resolved);
@@ -73,7 +73,7 @@ impl Names<'_> {
             Alias::Auto(Autogroup::Member) => self.add_nodes(to, Node::is_personal),
             Alias::Auto(Autogroup::Tagged) => self.add_nodes(to, |node| !node.is_personal()),
             Alias::Auto(Autogroup::Admin) => {
-                self.add_users(to, |user| matches!(user.role, Some(Role::Admin | Role::Owner)))
+                self.add_users(to, |user| matches!(user.role, Some(Role::Admin | Role::Owner)));
             }
             Alias::Auto(Autogroup::Owner) => {
                 self.add_users(to, |user| user.role == Some(Role::Owner));
@@ -99,7 +99,7 @@ impl Names<'_> {
     }
 
     /// The nodes with an address in the resolved names.
-    pub fn members(self, of: &Resolved) -> NodeSet {
+    pub(crate) fn members(self, of: &Resolved) -> NodeSet {
         let nodes = &self.nodes.nodes;
         if of.is_any || of.is_all {
             return NodeSet::all(nodes.len());
@@ -114,7 +114,7 @@ impl Names<'_> {
     }
 
     /// The sources of a filter, sorted by their text.
-    pub fn sources(self, of: &Resolved) -> Vec<String> {
+    pub(crate) fn sources(self, of: &Resolved) -> Vec<String> {
         if of.is_all {
             return vec!["*".into()];
         }
@@ -148,13 +148,13 @@ fn is_in_all_nodes(address: &IpAddr) -> bool {
 }
 
 impl Resolved {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let is_named = self.is_any || self.is_all || self.is_internet;
         !is_named && self.nets.is_empty() && self.nodes.is_empty()
     }
 
     /// Whether it contains this address of a node.
-    pub fn has(&self, index: usize, address: &IpAddr) -> bool {
+    pub(crate) fn has(&self, index: usize, address: &IpAddr) -> bool {
         self.is_any
             || self.is_all
             || self.nodes.contains(index)

@@ -100,7 +100,7 @@ pub(crate) struct SshEdge {
 }
 
 impl SshEdge {
-    pub fn compile(names: Names<'_>, rule: &Ssh) -> Self {
+    pub(crate) fn compile(names: Names<'_>, rule: &Ssh) -> Self {
         let is_self = |alias: &&Alias| alias.is(Autogroup::Itself);
         let others: Vec<&Alias> = rule.targets.iter().filter(|alias| !is_self(alias)).collect();
         let domains: Vec<&str> = rule.users.iter().filter_map(|user| local_domain(user)).collect();

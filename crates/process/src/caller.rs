@@ -56,7 +56,7 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// The command that started this process.
-    pub fn from_start(line: UnixStream) -> Self {
+    pub(crate) fn from_start(line: UnixStream) -> Self {
         Self { line: Arc::new(line), is_elsewhere: false }
     }
 
@@ -64,7 +64,7 @@ impl Caller {
     ///
     /// # Errors
     /// The command did not send its network namespace.
-    pub fn from_connection(line: UnixStream) -> anyhow::Result<Self> {
+    pub(crate) fn from_connection(line: UnixStream) -> anyhow::Result<Self> {
         let namespace = framing::receive(&line)?.context("the connection was closed")?;
         let is_elsewhere = *namespace != own_namespace();
         // A hook may take any time.
@@ -73,7 +73,7 @@ impl Caller {
     }
 
     /// The process ID of the command; 0 if it is in another pid namespace.
-    pub fn process(&self) -> io::Result<u32> {
+    pub(crate) fn process(&self) -> io::Result<u32> {
         listener_pid(&self.line)
     }
 
@@ -81,7 +81,7 @@ impl Caller {
     ///
     /// # Errors
     /// The command was interrupted or could not start the shell.
-    pub fn run(&self, hook: &Hook) -> Option<io::Result<ExitStatus>> {
+    pub(crate) fn run(&self, hook: &Hook) -> Option<io::Result<ExitStatus>> {
         if self.is_elsewhere || framing::send(&self.line, &[&[HOOK], &write_hook(hook)]).is_err() {
             return None;
         }

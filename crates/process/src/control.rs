@@ -38,7 +38,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// A listening socket. Its file is removed when it is dropped.
 #[derive(Debug)]
-pub struct ControlSocket {
+pub(crate) struct ControlSocket {
     listener: UnixListener,
     file: SocketFile,
 }
@@ -49,7 +49,7 @@ impl ControlSocket {
     ///
     /// # Errors
     /// `AddrInUse` if a process listens there.
-    pub fn bind(name: &str) -> io::Result<Self> {
+    pub(crate) fn bind(name: &str) -> io::Result<Self> {
         let path = sockets::socket_path(name);
         Self::bind_at(&path)
     }
@@ -58,7 +58,7 @@ impl ControlSocket {
     ///
     /// # Errors
     /// `AddrInUse` if a process listens there, else the error for the last folder.
-    pub fn bind_own(name: &str) -> io::Result<Self> {
+    pub(crate) fn bind_own(name: &str) -> io::Result<Self> {
         let mut last = Err(io::ErrorKind::NotFound.into());
         for folder in sockets::folders() {
             last = Self::bind_at(&folder.join(format!("{name}.sock")));
@@ -84,11 +84,11 @@ impl ControlSocket {
     }
 
     /// Leaves the removal of the file to `helper`.
-    pub fn delegate_removal(&mut self, helper: Arc<Helper>) {
+    pub(crate) fn delegate_removal(&mut self, helper: Arc<Helper>) {
         self.file.delegate_removal(helper);
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }
 
@@ -97,7 +97,7 @@ impl ControlSocket {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn serve(
+    pub(crate) fn serve(
         self,
         node: Arc<Node>,
         extras: Arc<dyn Extras>,
@@ -138,7 +138,7 @@ impl ControlSocket {
 }
 
 /// Answers of the control socket that do not come from the node.
-pub trait Extras: Send + Sync {
+pub(crate) trait Extras: Send + Sync {
     /// Adds statistics for `linerate show`.
     fn describe(&self, stats: &mut Stats);
 

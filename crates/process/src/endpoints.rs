@@ -38,7 +38,7 @@ pub(crate) struct Endpoints {
 impl Endpoints {
     /// The endpoint names in a configuration. `interface` is true if the process has an interface.
     /// Call it before the name servers of the interface replace those of the host.
-    pub fn new(conf: &Conf, name: &str, interface: bool, sandbox: bool) -> Self {
+    pub(crate) fn new(conf: &Conf, name: &str, interface: bool, sandbox: bool) -> Self {
         let is_wanted = conf.interface.features.reresolve.unwrap_or(true);
         let names: Vec<_> = conf.names().filter(|_| is_wanted).collect();
         let mut job = Job { name: name.to_owned(), sandbox, ..Job::default() };
@@ -51,7 +51,7 @@ impl Endpoints {
     }
 
     /// Sets the names in a node.
-    pub fn name(&self, node: &Node) {
+    pub(crate) fn name(&self, node: &Node) {
         node.name_endpoints(self.names.iter().cloned());
     }
 
@@ -59,7 +59,7 @@ impl Endpoints {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn start_resolver(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
+    pub(crate) fn start_resolver(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
         if !self.names.is_empty() {
             self.resolver = Some(Resolver::start(&self.job, log_style).context("resolver")?);
         }
@@ -70,7 +70,7 @@ impl Endpoints {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn watch(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+    pub(crate) fn watch(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         let Some(resolver) = self.resolver.take() else { return Ok(()) };
         node.follow_names();
         // A strong reference would prevent the end of the node.

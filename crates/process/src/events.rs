@@ -58,7 +58,7 @@ impl StopFlag {
     ///
     /// # Errors
     /// A signal was received.
-    pub fn wait(&self, mut left: Duration) -> anyhow::Result<()> {
+    pub(crate) fn wait(&self, mut left: Duration) -> anyhow::Result<()> {
         while !left.is_zero() {
             ensure!(!self.0.load(Ordering::Relaxed), "a signal was received");
             let pause = left.min(CHECK_INTERVAL);
@@ -85,7 +85,7 @@ impl EventSources {
     ///
     /// # Errors
     /// The kernel refuses a socket.
-    pub fn open(signals: Signals, socket: Option<Watch>) -> anyhow::Result<Self> {
+    pub(crate) fn open(signals: Signals, socket: Option<Watch>) -> anyhow::Result<Self> {
         let monitor = Monitor::open().context("netlink")?;
         Ok(Self { stop_flag: StopFlag::default(), signals, monitor, socket, follow: None })
     }
@@ -94,7 +94,7 @@ impl EventSources {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn spawn(self, events: mpsc::Sender<Message>) -> io::Result<()> {
+    pub(crate) fn spawn(self, events: mpsc::Sender<Message>) -> io::Result<()> {
         let Self { stop_flag, signals, mut monitor, socket, follow } = self;
         let thread = |name: &str| thread::Builder::new().name(name.into());
         if let Some(mut follow) = follow {

@@ -116,7 +116,7 @@ impl Guardian {
     ///
     /// # Errors
     /// The process cannot be started, or it refused the job.
-    pub fn start(job: &Job, log_style: LogStyle) -> anyhow::Result<Self> {
+    pub(crate) fn start(job: &Job, log_style: LogStyle) -> anyhow::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         children::start(NAME, log_style, theirs)?;
         Self::begin(line, &job.write())
@@ -141,7 +141,7 @@ impl Guardian {
     ///
     /// # Errors
     /// [`StepFailed`], or the guardian has exited.
-    pub fn run_step(&mut self, step: Step) -> anyhow::Result<()> {
+    pub(crate) fn run_step(&mut self, step: Step) -> anyhow::Result<()> {
         self.send_step(step, "")
     }
 
@@ -149,7 +149,7 @@ impl Guardian {
     ///
     /// # Errors
     /// [`StepFailed`], the guardian has exited, or the state is too long.
-    pub fn save(&mut self, step: Step, state: &DeviceState) -> anyhow::Result<()> {
+    pub(crate) fn save(&mut self, step: Step, state: &DeviceState) -> anyhow::Result<()> {
         self.send_step(step, &conf::write_state(state))
     }
 

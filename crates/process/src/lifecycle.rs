@@ -168,7 +168,7 @@ impl<K: ProcessKind, R: IpRecv + 'static, S: IpSend> Lifecycle<K, R, S> {
     ///
     /// # Errors
     /// The process could not be started, its data plane failed, or something could not be undone.
-    pub fn run(self, ready: impl FnOnce()) -> anyhow::Result<()> {
+    pub(crate) fn run(self, ready: impl FnOnce()) -> anyhow::Result<()> {
         let Self { name, sandbox, supervisor, mut kind, .. } = self;
         let Self { ip, udp, offloads, cores, attached, control, metrics, event_sources, .. } = self;
         let parts = NodeParts { ip, udp, offloads, cores, attached };

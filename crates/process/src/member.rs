@@ -106,7 +106,7 @@ impl Member {
     ///
     /// # Errors
     /// The folder cannot be used, or another process uses it.
-    pub fn open(
+    pub(crate) fn open(
         name: &str,
         index: Option<u32>,
         options: Options,
@@ -151,7 +151,7 @@ impl Member {
     }
 
     /// The mark of packets that the member's processes send, and the number of its routing table.
-    pub fn mark(&self) -> u32 {
+    pub(crate) fn mark(&self) -> u32 {
         self.index.map_or(0, |index| FIRST_MARK + index)
     }
 
@@ -159,7 +159,7 @@ impl Member {
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
+    pub(crate) fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         node.search_paths(self.path_mtu);
         let Some(index) = self.index else { return plane::open_socket(node, &self.state) };
         let netlink = Netlink::open()?;
@@ -176,7 +176,7 @@ impl Member {
     ///
     /// # Errors
     /// The steward cannot be started.
-    pub fn start_steward(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
+    pub(crate) fn start_steward(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
         let Some(line) = self.agents_end.take() else { return Ok(()) };
         let job = Job {
             name: self.name.clone(),
@@ -193,7 +193,11 @@ impl Member {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn serve(&mut self, node: &Arc<Node>, on_identity: OnIdentity) -> anyhow::Result<()> {
+    pub(crate) fn serve(
+        &mut self,
+        node: &Arc<Node>,
+        on_identity: OnIdentity,
+    ) -> anyhow::Result<()> {
         let Some((ends, line, keys)) = self.plane.take() else { return Ok(()) };
         self.plane_handle =
             Some(plane::start(node, ends, line, keys, on_identity).context("threads")?);
@@ -201,12 +205,12 @@ impl Member {
     }
 
     /// Reports a change of links, addresses or routes of this machine.
-    pub fn network_changed(&self) {
+    pub(crate) fn network_changed(&self) {
         self.plane_handle.iter().for_each(PlaneHandle::network_changed);
     }
 
     /// Waits until the steward has undone its changes and stopped the agent.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         let Some(steward) = self.steward.take() else { return };
         match steward.end() {
             // It was killed before, which `Health` has reported.

@@ -96,7 +96,7 @@ impl Resolver {
     ///
     /// # Errors
     /// The process cannot be started or not be confined.
-    pub fn start(job: &Job, log_style: LogStyle) -> anyhow::Result<Self> {
+    pub(crate) fn start(job: &Job, log_style: LogStyle) -> anyhow::Result<Self> {
         let (line, theirs) = Channel::pair()?;
         children::start(NAME, log_style, theirs)?;
         line.send(&postcard::to_stdvec(job)?)?;
@@ -110,7 +110,11 @@ impl Resolver {
     ///
     /// # Errors
     /// The name does not resolve, or the resolver has exited.
-    pub fn resolve(&self, name: &EndpointName, mark: u32) -> anyhow::Result<Vec<SocketAddr>> {
+    pub(crate) fn resolve(
+        &self,
+        name: &EndpointName,
+        mark: u32,
+    ) -> anyhow::Result<Vec<SocketAddr>> {
         let request = Request { host: name.host.clone(), port: name.port, mark };
         self.0.send(&postcard::to_stdvec(&request)?)?;
         self.receive()

@@ -43,7 +43,7 @@ struct Limits {
 }
 
 impl Sandbox {
-    pub fn off() -> Self {
+    pub(crate) fn off() -> Self {
         tracing::info!("the sandbox is off");
         OFF.store(true, Ordering::Relaxed);
         Self(None)
@@ -52,7 +52,7 @@ impl Sandbox {
     /// The sandbox of an interface with these sockets. Its mark, port and routes may change at any
     /// time, and its socket files are removed at the end. A helper does both, if present. A
     /// `member` of a tailnet stores its node key.
-    pub fn of_interface<'a>(
+    pub(crate) fn of_interface<'a>(
         sockets: impl IntoIterator<Item = &'a Path>,
         has_helper: bool,
         member: bool,
@@ -79,7 +79,7 @@ impl Sandbox {
 
     /// The sandbox of a proxy with these sockets. A helper sets its mark. A `member` of a tailnet
     /// stores its node key.
-    pub fn of_proxy<'a>(
+    pub(crate) fn of_proxy<'a>(
         sockets: impl IntoIterator<Item = &'a Path>,
         interface: &'a conf::Interface,
         stack_of_kernel: bool,
@@ -116,7 +116,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// The threads could not be started or not be confined.
-    pub fn start<T: Send>(
+    pub(crate) fn start<T: Send>(
         &self,
         threads: impl FnOnce() -> anyhow::Result<T> + Send,
     ) -> anyhow::Result<T> {
@@ -138,7 +138,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn enter(&self) -> anyhow::Result<()> {
+    pub(crate) fn enter(&self) -> anyhow::Result<()> {
         let Some(limits) = &self.0 else { return Ok(()) };
         log_enforcement("files (landlock)", limits.apply()?);
         Ok(())
@@ -148,7 +148,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn confine_calls(&self) -> anyhow::Result<()> {
+    pub(crate) fn confine_calls(&self) -> anyhow::Result<()> {
         let Some(limits) = &self.0 else { return Ok(()) };
         log_enforcement("system calls (seccomp)", confine_calls(limits.calls).context(REFUSED)?);
         Ok(())
@@ -202,7 +202,7 @@ fn log_enforcement(what: &'static str, confined: Enforcement) {
     match confined {
         Enforcement::Full => tracing::info!("sandbox: {what}"),
         Enforcement::Partial => {
-            tracing::info!("sandbox: {what}, as far as this kernel supports it")
+            tracing::info!("sandbox: {what}, as far as this kernel supports it");
         }
         Enforcement::None => tracing::warn!("sandbox: this kernel cannot confine {what}"),
     }

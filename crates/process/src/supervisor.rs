@@ -25,7 +25,7 @@ pub(crate) struct Supervisor(Option<Arc<Service>>);
 impl Supervisor {
     /// Connects to the service manager that the environment names. Call it before the access to
     /// its socket is dropped.
-    pub fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         let service = Service::from_environment().unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot notify the service manager");
             None
@@ -37,7 +37,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn ready(&self, node: &Arc<Node>) -> io::Result<()> {
+    pub(crate) fn ready(&self, node: &Arc<Node>) -> io::Result<()> {
         let Some(service) = &self.0 else { return Ok(()) };
         service.ready();
         let Some(limit) = service.watchdog() else { return Ok(()) };
@@ -47,7 +47,7 @@ impl Supervisor {
     }
 
     /// Reports that the process goes down.
-    pub fn stopping(&self) {
+    pub(crate) fn stopping(&self) {
         if let Some(service) = &self.0 {
             service.stopping();
         }

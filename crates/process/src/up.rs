@@ -90,7 +90,7 @@ struct Progress {
 impl Up {
     /// # Errors
     /// The file cannot be brought up, or its undo log cannot be read.
-    pub fn new(
+    pub(crate) fn new(
         source: Source,
         name: &str,
         lock: &'static InterfaceLock,
@@ -135,38 +135,38 @@ impl Up {
     }
 
     /// Sets the flag that ends the wait for name servers.
-    pub fn set_stop_flag(&mut self, stop_flag: StopFlag) {
+    pub(crate) fn set_stop_flag(&mut self, stop_flag: StopFlag) {
         self.stop_flag = stop_flag;
     }
 
     /// Networks behind this host that peers may reach.
-    pub fn offers(&self) -> Vec<IpNet> {
+    pub(crate) fn offers(&self) -> Vec<IpNet> {
         self.conf.interface.router.offered.clone()
     }
 
     /// Whether the file enables the search for path MTUs.
-    pub fn path_mtu(&self) -> Option<bool> {
+    pub(crate) fn path_mtu(&self) -> Option<bool> {
         self.conf.interface.features.path_mtu
     }
 
     /// The setting of the file for post-quantum secrets.
-    pub fn post_quantum(&self) -> Option<PostQuantum> {
+    pub(crate) fn post_quantum(&self) -> Option<PostQuantum> {
         self.conf.interface.features.post_quantum
     }
 
     /// The setting of the file for the implementation of the cryptography.
-    pub fn crypto(&self) -> Option<Crypto> {
+    pub(crate) fn crypto(&self) -> Option<Crypto> {
         self.conf.interface.features.crypto
     }
 
     /// Undoes the changes of a killed process.
-    pub fn undo_leftovers(&mut self) {
+    pub(crate) fn undo_leftovers(&mut self) {
         self.undo_log.undo(&self.netlink);
     }
 
     /// Applies the file in the order of wg-quick. Settings by PreUp hooks remain unless the file
     /// has them, too. After an error, [`Up::bring_down`] undoes the changes.
-    pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
+    pub(crate) fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         self.run_hooks("PreUp", &self.conf.interface.hooks.pre_up)?;
         let stop_flag = &self.stop_flag;
         let mut change = self.conf.change(|name| resolve(name, |pause| stop_flag.wait(pause)))?;
@@ -209,7 +209,7 @@ impl Up {
             BindError::InUse | BindError::Permission => {
                 anyhow::Error::new(error).context(conf.location(Setting::ListenPort))
             }
-            error => anyhow::Error::new(error).context("UDP socket"),
+            error @ BindError::Os(_) => anyhow::Error::new(error).context("UDP socket"),
         })?;
         if !interface.dns.servers.is_empty() || !interface.dns.search_domains.is_empty() {
             let set = dns::set(&self.name, &interface.dns, &[], &mut self.undo_log);
@@ -306,7 +306,7 @@ impl Up {
     ///
     /// # Errors
     /// The guardian cannot be started.
-    pub fn start_guardian(&mut self, index: u32, log_style: LogStyle) -> anyhow::Result<()> {
+    pub(crate) fn start_guardian(&mut self, index: u32, log_style: LogStyle) -> anyhow::Result<()> {
         // The command returns when this connection is closed.
         self.caller = None;
         let interface = &self.conf.interface;
@@ -331,7 +331,7 @@ impl Up {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn start_resolver(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
+    pub(crate) fn start_resolver(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
         self.names.start_resolver(log_style)
     }
 
@@ -339,7 +339,7 @@ impl Up {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn watch_names(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+    pub(crate) fn watch_names(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         self.names.watch(node).context("threads")
     }
 
@@ -347,7 +347,7 @@ impl Up {
     ///
     /// # Errors
     /// The helper has exited.
-    pub fn delegate_to(&mut self, helper: Option<Arc<Helper>>) -> io::Result<()> {
+    pub(crate) fn delegate_to(&mut self, helper: Option<Arc<Helper>>) -> io::Result<()> {
         if let Some(helper) = &helper {
             helper.register(&self.routes.networks(), &self.undo_log.rules().collect::<Vec<_>>())?;
         }
@@ -356,7 +356,7 @@ impl Up {
     }
 
     /// Handles changes of the connected networks or of rules.
-    pub fn handle_changes(&mut self, changes: &[Event], own: u32) {
+    pub(crate) fn handle_changes(&mut self, changes: &[Event], own: u32) {
         if self.progress.has_left {
             return;
         }
@@ -376,19 +376,19 @@ impl Up {
     }
 
     /// Records that the interface was moved to another namespace.
-    pub fn mark_moved(&mut self) {
+    pub(crate) fn mark_moved(&mut self) {
         self.progress.has_left = true;
     }
 
     /// Restores missing rules at a limited rate.
-    pub fn restore_rules(&mut self) {
+    pub(crate) fn restore_rules(&mut self) {
         let now = clock::boottime_nanos();
         let helper = self.helper.as_deref();
         log_error(self.rules.restore_missing(&self.undo_log, &self.netlink, helper, now));
     }
 
     /// The time until [`Up::restore_rules`] must be called, if it postponed rules.
-    pub fn rules_wait(&self) -> Option<Duration> {
+    pub(crate) fn rules_wait(&self) -> Option<Duration> {
         self.rules.wait(clock::boottime_nanos()).filter(|_| !self.progress.has_left)
     }
 
@@ -412,7 +412,7 @@ impl Up {
     ///
     /// # Errors
     /// As in wg-quick(8), the interface stays if one of them fails.
-    pub fn prepare_down(&mut self, node: &Node) -> anyhow::Result<()> {
+    pub(crate) fn prepare_down(&mut self, node: &Node) -> anyhow::Result<()> {
         for step in [Step::PreDown, Step::SaveConfig] {
             let done = match step {
                 Step::PreDown => self.pre_down(),
@@ -436,13 +436,18 @@ impl Up {
         let hooks = &self.conf.interface.hooks.pre_down;
         match &mut self.guardian {
             Some(guardian) => guardian.run_step(Step::PreDown),
-            None => self.environment().run_down("PreDown", hooks, |hook| hook.run_alone()),
+            None => self.environment().run_down("PreDown", hooks, host::hooks::Hook::run_alone),
         }
     }
 
     /// Undoes everything, also after failures. `index_here` is the interface's index if it is in
     /// this namespace, and `socket` the file of its control socket.
-    pub fn bring_down(&mut self, node: &Node, index_here: Option<u32>, socket: Option<SocketFile>) {
+    pub(crate) fn bring_down(
+        &mut self,
+        node: &Node,
+        index_here: Option<u32>,
+        socket: Option<SocketFile>,
+    ) {
         if self.progress.complete && !self.progress.may_go_down {
             log_error(self.pre_down());
             if let Err(error) = self.save(node, Step::SaveConfig) {
@@ -461,7 +466,7 @@ impl Up {
 
     /// Undoes the changes that outlive the interface. PostDown runs last, after `socket` is
     /// removed.
-    pub fn clean_up(&mut self, socket: Option<SocketFile>) {
+    pub(crate) fn clean_up(&mut self, socket: Option<SocketFile>) {
         drop(socket);
         if let Some(guardian) = &mut self.guardian {
             return log_error(guardian.run_step(Step::PostDown));

@@ -43,7 +43,7 @@ pub(super) struct Capacity {
 
 impl Capacity {
     /// The shares of a process with these files and this number of UDP services.
-    pub fn new(files: OpenFiles, datagram_services: usize) -> Self {
+    pub(crate) fn new(files: OpenFiles, datagram_services: usize) -> Self {
         let OpenFiles { limit, open } = files;
         let left = limit.min(MAX_DESCRIPTORS).saturating_sub(open);
         let reserved = RESERVED.min(left / 4);
@@ -63,7 +63,7 @@ impl Capacity {
 
     /// The shares of a program that must keep half of its free descriptors: its own connections are
     /// the clients, and each needs a second descriptor there.
-    pub fn of_half(files: OpenFiles) -> Self {
+    pub(crate) fn of_half(files: OpenFiles) -> Self {
         let OpenFiles { limit, open } = files;
         Self::new(OpenFiles { limit: open + limit.saturating_sub(open) / 2, open }, 0)
     }

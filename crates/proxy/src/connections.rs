@@ -91,7 +91,7 @@ pub(super) struct Activity {
 }
 
 impl Connections {
-    pub fn new(capacity: Capacity) -> Self {
+    pub(crate) fn new(capacity: Capacity) -> Self {
         let table = Mutex::new(Table::new(capacity));
         Self(Arc::new(Shared {
             began: Instant::now(),
@@ -105,7 +105,7 @@ impl Connections {
     ///
     /// # Errors
     /// A limit is reached, and no connection can be evicted.
-    pub fn admit(
+    pub(crate) fn admit(
         &self,
         group: Group,
         source: Source,
@@ -119,7 +119,7 @@ impl Connections {
     ///
     /// # Errors
     /// Another limit is reached.
-    pub async fn admit_before_request(
+    pub(crate) async fn admit_before_request(
         &self,
         source: Source,
         silent: Duration,
@@ -151,7 +151,7 @@ impl Connections {
     }
 
     /// The numbers of refused and evicted connections.
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         self.lock().counters()
     }
 
@@ -166,7 +166,7 @@ impl Connections {
 
 impl Connection {
     /// Notes that bytes moved.
-    pub fn touch(&self) {
+    pub(crate) fn touch(&self) {
         self.entry.activity.set_last_move(self.connections.now());
     }
 
@@ -174,7 +174,7 @@ impl Connection {
     ///
     /// # Errors
     /// A limit is reached, and no connection can be evicted. It stays in its group.
-    pub fn change_group(&mut self, group: Group, descriptors: usize) -> Result<(), Refused> {
+    pub(crate) fn change_group(&mut self, group: Group, descriptors: usize) -> Result<(), Refused> {
         let now = self.connections.now();
         self.entry.activity.set_last_move(now);
         let (from, to) = ((self.group, self.source), (group, self.source));
@@ -189,7 +189,7 @@ impl Connection {
     ///
     /// # Errors
     /// As for [`Self::change_group`].
-    pub async fn wait_to_change_group(
+    pub(crate) async fn wait_to_change_group(
         &mut self,
         group: Group,
         descriptors: usize,
@@ -220,7 +220,7 @@ impl Connection {
     }
 
     /// The activity, to wait for its eviction ([`Activity::evicted`]).
-    pub fn activity(&self) -> Arc<Activity> {
+    pub(crate) fn activity(&self) -> Arc<Activity> {
         self.entry.activity.clone()
     }
 }
@@ -248,7 +248,7 @@ impl Activity {
     }
 
     /// Waits until the connection is evicted.
-    pub async fn evicted(&self) {
+    pub(crate) async fn evicted(&self) {
         let evicted = self.evicted.notified();
         if !self.is_evicted.load(Ordering::Acquire) {
             evicted.await;

@@ -48,7 +48,7 @@ impl<S: Stack> Dialer<S> {
     /// Makes connections of a stack to what `reach` allows, and resolves names by `dns`. All dials
     /// together may use `spare` descriptors in addition to those of their connections: half for attempts,
     /// half to watch clients.
-    pub fn new(stack: Arc<S>, reach: Reach, dns: Dns, spare: usize) -> Self {
+    pub(crate) fn new(stack: Arc<S>, reach: Reach, dns: Dns, spare: usize) -> Self {
         let reach = Arc::new(reach);
         let resolver = Resolver::new(stack.clone(), reach.clone(), dns);
         let half = || Semaphore::new((spare / 2).clamp(1, Semaphore::MAX_PERMITS));
@@ -57,7 +57,7 @@ impl<S: Stack> Dialer<S> {
     }
 
     /// Connects when it is the client's turn. Dropping the future cancels it.
-    pub async fn dial(&self, client: Client, to: &Target) -> io::Result<S::Stream> {
+    pub(crate) async fn dial(&self, client: Client, to: &Target) -> io::Result<S::Stream> {
         let dialing = async {
             let _slot = self.half_open.slot(client).await;
             let stream = self.connect(to).await?;
@@ -68,7 +68,7 @@ impl<S: Stack> Dialer<S> {
     }
 
     /// Connects at once, with the stack's own time-out.
-    pub async fn connect(&self, to: &Target) -> io::Result<S::Stream> {
+    pub(crate) async fn connect(&self, to: &Target) -> io::Result<S::Stream> {
         match &to.host {
             Host::Ip(ip) => {
                 self.reach.check(*ip)?;
@@ -80,7 +80,7 @@ impl<S: Stack> Dialer<S> {
 
     /// Dials until the client is gone. Meanwhile its input is read into `early`. The end of the
     /// input is a half-close: the client still waits for an answer.
-    pub async fn dial_for(
+    pub(crate) async fn dial_for(
         &self,
         client: Client,
         stream: &mut Stream,
@@ -106,7 +106,7 @@ impl<S: Stack> Dialer<S> {
     }
 
     /// Dials until the client is gone, without reading its input.
-    pub async fn dial_unless_gone(
+    pub(crate) async fn dial_unless_gone(
         &self,
         client: Client,
         stream: &Stream,
@@ -139,7 +139,7 @@ impl<S: Stack> Dialer<S> {
     }
 
     /// All addresses of a name, IPv6 first.
-    pub async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+    pub(crate) async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         let (v6, v4) = tokio::join!(self.resolve(name, true), self.resolve(name, false));
         let mut failure = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
         let addresses = [addresses_or(v6, &mut failure), addresses_or(v4, &mut failure)].concat();
@@ -147,7 +147,7 @@ impl<S: Stack> Dialer<S> {
     }
 
     /// An address for datagrams that the tunnel reaches.
-    pub async fn address(&self, to: &Target) -> io::Result<SocketAddr> {
+    pub(crate) async fn address(&self, to: &Target) -> io::Result<SocketAddr> {
         let name = match &to.host {
             Host::Ip(ip) => {
                 self.reach.check(*ip)?;
@@ -173,13 +173,17 @@ impl<S: Stack> Dialer<S> {
     }
 
     /// Like [`Self::address`], but waits for the client's turn before it resolves a name.
-    pub async fn address_in_turn(&self, client: Client, to: &Target) -> io::Result<SocketAddr> {
+    pub(crate) async fn address_in_turn(
+        &self,
+        client: Client,
+        to: &Target,
+    ) -> io::Result<SocketAddr> {
         let _slot = self.half_open.slot(client).await;
         self.address(to).await
     }
 
     /// Returns a UDP socket that is connected to a target, and the target's address.
-    pub async fn dial_datagrams(
+    pub(crate) async fn dial_datagrams(
         &self,
         client: Client,
         to: &Target,
@@ -191,7 +195,7 @@ impl<S: Stack> Dialer<S> {
     }
 
     /// Sends one echo request. Returns the address that answered, and the round-trip time.
-    pub async fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
+    pub(crate) async fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
         let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
         let to = self.address(&Target { host, port: 0 }).await?.ip();
         let began = clock::boottime_nanos();

@@ -30,7 +30,7 @@ struct Candidates {
 
 impl Eyeballs {
     /// Takes the addresses of a family; none if the query failed.
-    pub fn handle_addresses(&mut self, is_v6: bool, addresses: Vec<IpAddr>, now: Duration) {
+    pub(crate) fn handle_addresses(&mut self, is_v6: bool, addresses: Vec<IpAddr>, now: Duration) {
         let candidates = if is_v6 { &mut self.v6 } else { &mut self.v4 };
         candidates.addresses.extend(addresses);
         candidates.is_resolved = true;
@@ -42,13 +42,13 @@ impl Eyeballs {
     }
 
     /// An attempt failed. The next may start at once.
-    pub fn handle_failure(&mut self, now: Duration) {
+    pub(crate) fn handle_failure(&mut self, now: Duration) {
         self.running -= 1;
         self.next = self.next.min(now);
     }
 
     /// The address to try now.
-    pub fn poll_attempt(&mut self, now: Duration) -> Option<IpAddr> {
+    pub(crate) fn poll_attempt(&mut self, now: Duration) -> Option<IpAddr> {
         let due = now >= self.next && (self.v6.is_resolved || self.v4.is_resolved);
         if !due {
             return None;
@@ -66,13 +66,13 @@ impl Eyeballs {
     }
 
     /// When `poll_attempt` will return an address, if one is known.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
         let any = !self.v6.addresses.is_empty() || !self.v4.addresses.is_empty();
         any.then_some(self.next)
     }
 
     /// Whether no attempt is running or left.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         let nothing =
             |candidates: &Candidates| candidates.is_resolved && candidates.addresses.is_empty();
         self.running == 0 && nothing(&self.v6) && nothing(&self.v4)

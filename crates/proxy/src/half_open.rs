@@ -53,7 +53,7 @@ pub(super) struct Slot {
 
 impl HalfOpen {
     /// Waits for a slot.
-    pub async fn slot(&self, client: Client) -> Slot {
+    pub(crate) async fn slot(&self, client: Client) -> Slot {
         let receiver = {
             let mut slots = self.lock();
             let share = slots.clients.entry(client).or_default();

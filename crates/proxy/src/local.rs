@@ -41,7 +41,7 @@ pub enum Stream {
 impl Listener {
     /// Listens. A Unix socket is accessible to its user only, and replaces one that an ended process
     /// left behind.
-    pub async fn bind(address: &SocketAddress) -> io::Result<Self> {
+    pub(crate) async fn bind(address: &SocketAddress) -> io::Result<Self> {
         match address {
             SocketAddress::Ip(address) => {
                 let socket =
@@ -59,7 +59,7 @@ impl Listener {
         }
     }
 
-    pub async fn accept(&self) -> io::Result<(Stream, Client)> {
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, Client)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, from) = listener.accept().await?;

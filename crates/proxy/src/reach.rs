@@ -14,7 +14,7 @@ pub(super) struct Reach {
 impl Reach {
     /// `own` is the identity of the stack. `is_allowed` returns whether an address is in the allowed
     /// IPs of a peer.
-    pub fn new(
+    pub(crate) fn new(
         own: Arc<Identity>,
         is_allowed: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
     ) -> Self {
@@ -22,12 +22,12 @@ impl Reach {
     }
 
     /// Whether the stack has an address of this family.
-    pub fn has_family(&self, is_v6: bool) -> bool {
+    pub(crate) fn has_family(&self, is_v6: bool) -> bool {
         self.own.has_family(is_v6)
     }
 
     /// The addresses of a name that is known without a DNS query.
-    pub fn addresses_of(&self, name: &str) -> Option<Vec<IpAddr>> {
+    pub(crate) fn addresses_of(&self, name: &str) -> Option<Vec<IpAddr>> {
         self.own.addresses_of(name)
     }
 
@@ -35,7 +35,7 @@ impl Reach {
     ///
     /// # Errors
     /// `NetworkUnreachable`.
-    pub fn check(&self, to: IpAddr) -> io::Result<()> {
+    pub(crate) fn check(&self, to: IpAddr) -> io::Result<()> {
         if self.own.has(to) || (self.is_allowed)(to) {
             return Ok(());
         }

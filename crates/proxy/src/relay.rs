@@ -119,17 +119,17 @@ pub(super) enum State {
 
 impl Half {
     /// Whether all bytes and the end were written.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
     /// Whether all bytes that were read were written.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
     /// Moves the bytes that can be moved. It is ready once the direction has ended.
-    pub fn poll<R: AsyncRead, W: AsyncWrite>(
+    pub(crate) fn poll<R: AsyncRead, W: AsyncWrite>(
         &mut self,
         cx: &mut Context<'_>,
         mut from: Pin<&mut R>,
@@ -212,7 +212,7 @@ pub(super) struct Copied<R, W> {
 }
 
 impl<R, W> Copied<R, W> {
-    pub fn new(from: R, to: W) -> Self {
+    pub(crate) fn new(from: R, to: W) -> Self {
         Self { half: Half::default(), from, to }
     }
 }

@@ -53,7 +53,7 @@ struct CacheEntry {
 }
 
 impl<S: Stack> Resolver<S> {
-    pub fn new(stack: Arc<S>, reach: Arc<Reach>, dns: Dns) -> Self {
+    pub(crate) fn new(stack: Arc<S>, reach: Arc<Reach>, dns: Dns) -> Self {
         Self { stack, reach, dns, cache: Mutex::default() }
     }
 
@@ -61,7 +61,7 @@ impl<S: Stack> Resolver<S> {
     ///
     /// # Errors
     /// `NotFound` if the name does not exist; otherwise the last error of a server.
-    pub async fn addresses(&self, name: &str, record: Record) -> io::Result<Vec<IpAddr>> {
+    pub(crate) async fn addresses(&self, name: &str, record: Record) -> io::Result<Vec<IpAddr>> {
         if let Some(mut addresses) = self.reach.addresses_of(name) {
             addresses.retain(|address| address.is_ipv6() == (record == Record::Aaaa));
             return if addresses.is_empty() { Err(no_such_name(name)) } else { Ok(addresses) };

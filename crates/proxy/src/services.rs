@@ -62,7 +62,7 @@ pub(super) struct ServiceLimits {
 
 impl<S: Stack> BoundServices<S> {
     /// The number of UDP services.
-    pub fn datagram_services(&self) -> usize {
+    pub(crate) fn datagram_services(&self) -> usize {
         self.datagram_forwards.len() + self.exposed_datagrams.len()
     }
 
@@ -70,7 +70,7 @@ impl<S: Stack> BoundServices<S> {
     ///
     /// # Errors
     /// An address is not available.
-    pub async fn new(stack: &S, conf: &conf::Proxy) -> anyhow::Result<Self> {
+    pub(crate) async fn new(stack: &S, conf: &conf::Proxy) -> anyhow::Result<Self> {
         let mut bound = Self {
             socks: Vec::new(),
             http: Vec::new(),
@@ -117,7 +117,11 @@ impl<S: Stack> BoundServices<S> {
     }
 
     /// Starts all services and returns their names. Must be called within a runtime.
-    pub fn serve(self, context: &Arc<ProxyContext<S>>, rules: &ServiceLimits) -> Vec<String> {
+    pub(crate) fn serve(
+        self,
+        context: &Arc<ProxyContext<S>>,
+        rules: &ServiceLimits,
+    ) -> Vec<String> {
         let mut names = Vec::new();
         for (name, listener) in self.socks {
             let (all, context) = (context.clone(), context.clone());

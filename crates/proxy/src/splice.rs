@@ -44,7 +44,7 @@ pub(super) struct Spliced<'a, R, W> {
 }
 
 impl<'a, R, W> Spliced<'a, R, W> {
-    pub fn new(from: &'a R, to: &'a W) -> Self {
+    pub(crate) fn new(from: &'a R, to: &'a W) -> Self {
         Self { from, to, pipe: None, state: State::default() }
     }
 }

@@ -42,13 +42,13 @@ pub(super) struct MemoryStack {
 }
 
 impl MemoryStack {
-    pub fn new(hosts: &[(&str, HostBehavior)]) -> Self {
+    pub(crate) fn new(hosts: &[(&str, HostBehavior)]) -> Self {
         let hosts = hosts.iter().map(|(ip, host)| (ip.parse().unwrap(), *host)).collect();
         Self { hosts, ..Self::default() }
     }
 
     /// The number of dials in progress.
-    pub fn dialing(&self) -> usize {
+    pub(crate) fn dialing(&self) -> usize {
         self.dialing.load(Ordering::Relaxed)
     }
 }

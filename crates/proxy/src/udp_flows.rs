@@ -26,12 +26,12 @@ struct Entry<F> {
 
 impl<F> Flows<F> {
     /// A table of at most `limit` flows.
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { limit, flows: HashMap::new(), shares: HashMap::new(), uses: 0 }
     }
 
     /// Returns a client's flow and marks it as used.
-    pub fn find(&mut self, client: SocketAddr) -> Option<&F> {
+    pub(crate) fn find(&mut self, client: SocketAddr) -> Option<&F> {
         let entry = self.flows.get_mut(&client)?;
         self.uses += 1;
         entry.last_use = self.uses;
@@ -40,7 +40,7 @@ impl<F> Flows<F> {
 
     /// Adds a flow of a client without one. `make` receives the number to remove it by. Returns the
     /// evicted flow if the table was full.
-    pub fn insert(&mut self, client: SocketAddr, make: impl FnOnce(u64) -> F) -> Option<F> {
+    pub(crate) fn insert(&mut self, client: SocketAddr, make: impl FnOnce(u64) -> F) -> Option<F> {
         let out =
             if self.flows.len() < self.limit { None } else { self.longest_unused(client.ip()) };
         let out = out.and_then(|client| self.take(client));
@@ -52,7 +52,7 @@ impl<F> Flows<F> {
     }
 
     /// Removes a client's flow if it still has this number.
-    pub fn remove(&mut self, client: SocketAddr, number: u64) {
+    pub(crate) fn remove(&mut self, client: SocketAddr, number: u64) {
         if self.flows.get(&client).is_some_and(|entry| entry.number == number) {
             self.take(client);
         }

@@ -6,7 +6,7 @@ use coordinator::Time;
 
 /// The current time.
 #[expect(clippy::disallowed_methods, reason = "this is the clock's room")]
-pub fn now() -> Time {
+pub(crate) fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     Time::default().after(since)
 }

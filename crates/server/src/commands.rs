@@ -3,10 +3,10 @@
 mod audit;
 mod auth;
 mod client;
-pub mod import;
+pub(crate) mod import;
 mod networks;
 mod policy;
-pub mod policy_file;
+pub(crate) mod policy_file;
 mod server;
 mod stdout;
 mod table;
@@ -23,7 +23,7 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use self::client::{Client, part, query};
-pub use self::{
+pub(crate) use self::{
     audit::{Audit, audit},
     auth::{Auth, auth},
     networks::{Networks, networks},
@@ -40,7 +40,7 @@ use crate::{
 
 /// Arguments of all commands.
 #[derive(Args, Clone, Debug)]
-pub struct Common {
+pub(crate) struct Common {
     /// Configuration file of the server.
     #[arg(short, long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -61,14 +61,14 @@ impl Common {
     ///
     /// # Errors
     /// It cannot be read, or has no such network.
-    pub fn configuration(&self) -> anyhow::Result<Configuration> {
+    pub(crate) fn configuration(&self) -> anyhow::Result<Configuration> {
         Configuration::read(self.config.as_deref())?.of_network(self.network.as_deref())
     }
 }
 
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub(crate) enum Output {
     /// Indented JSON.
     Json,
     /// JSON on one line.
@@ -79,7 +79,7 @@ pub enum Output {
 
 /// Manages users.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Users {
+pub(crate) enum Users {
     /// Create a user.
     #[command(aliases = ["c", "new"])]
     Create {
@@ -127,7 +127,7 @@ pub enum Users {
 /// Selects a user.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
-pub struct UserSelector {
+pub(crate) struct UserSelector {
     /// The user's ID.
     #[arg(short, long)]
     pub identifier: Option<i64>,
@@ -144,7 +144,7 @@ impl UserSelector {
 
 /// Manages pre-auth keys.
 #[derive(Clone, Debug, Subcommand)]
-pub enum PreAuthKeys {
+pub(crate) enum PreAuthKeys {
     /// Create a key and print it. It is not shown again.
     #[command(aliases = ["c", "new"])]
     Create {
@@ -189,7 +189,7 @@ pub enum PreAuthKeys {
 
 /// Manages API keys.
 #[derive(Clone, Debug, Subcommand)]
-pub enum ApiKeys {
+pub(crate) enum ApiKeys {
     /// Create a key and print it. It is not shown again.
     #[command(aliases = ["c", "new"])]
     Create {
@@ -211,7 +211,7 @@ pub enum ApiKeys {
 /// Selects an API key.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
-pub struct ApiKeySelector {
+pub(crate) struct ApiKeySelector {
     /// The key's ID.
     #[arg(short, long)]
     pub id: Option<i64>,
@@ -228,7 +228,7 @@ impl ApiKeySelector {
 
 /// Manages nodes.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Nodes {
+pub(crate) enum Nodes {
     /// List all nodes.
     #[command(aliases = ["ls", "show"])]
     List {
@@ -319,7 +319,7 @@ pub enum Nodes {
 ///
 /// # Errors
 /// The server does not answer, or refuses.
-pub async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
+pub(crate) async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
     let client = Client::new(common)?;
     let path = match command {
         Users::Create { name, display_name, email, picture_url } => {
@@ -351,7 +351,7 @@ pub async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As [`users`].
-pub async fn pre_auth_keys(common: &Common, command: PreAuthKeys) -> anyhow::Result<()> {
+pub(crate) async fn pre_auth_keys(common: &Common, command: PreAuthKeys) -> anyhow::Result<()> {
     let client = Client::new(common)?;
     match command {
         PreAuthKeys::Create { user, reusable, ephemeral, expiration, tags } => {
@@ -382,7 +382,7 @@ pub async fn pre_auth_keys(common: &Common, command: PreAuthKeys) -> anyhow::Res
 ///
 /// # Errors
 /// As [`users`].
-pub async fn api_keys(common: &Common, command: ApiKeys) -> anyhow::Result<()> {
+pub(crate) async fn api_keys(common: &Common, command: ApiKeys) -> anyhow::Result<()> {
     let client = Client::new(common)?;
     match command {
         ApiKeys::Create { expiration } => {
@@ -407,7 +407,7 @@ pub async fn api_keys(common: &Common, command: ApiKeys) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As [`users`].
-pub async fn admin_link(common: &Common) -> anyhow::Result<()> {
+pub(crate) async fn admin_link(common: &Common) -> anyhow::Result<()> {
     let client = Client::new(common)?;
     let answer = client.send(Method::POST, "admin/link", None).await?;
     client.print(&answer, |answer| answer["link"].as_str().unwrap_or_default().to_owned())?;
@@ -422,7 +422,7 @@ pub async fn admin_link(common: &Common) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As [`users`].
-pub async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
+pub(crate) async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
     let client = Client::new(common)?;
     let (path, body) = match command {
         Nodes::List { user, tags: _ } => {

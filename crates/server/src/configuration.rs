@@ -3,7 +3,7 @@
 mod contradictions;
 mod dns;
 pub mod duration;
-mod networks;
+pub(crate) mod networks;
 mod source;
 
 use std::{

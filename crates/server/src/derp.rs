@@ -8,8 +8,8 @@
 //! ```
 
 mod admission;
-pub mod maps;
-pub mod mesh;
+pub(crate) mod maps;
+pub(crate) mod mesh;
 mod queue;
 mod session;
 mod table;
@@ -42,7 +42,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-pub use self::admission::Admission;
+pub(crate) use self::admission::Admission;
 use self::{
     mesh::Mesh,
     session::{QUIET, Session},
@@ -100,7 +100,7 @@ impl Relay {
 }
 
 /// Answers a request for the relay, and serves the connection.
-pub fn upgrade(
+pub(crate) fn upgrade(
     relay: &Arc<Relay>,
     network: &Arc<NetworkState>,
     request: Request<Incoming>,
@@ -254,7 +254,7 @@ async fn log_in(
 /// another server's answer may take long.
 async fn until_revoked(network: Arc<NetworkState>, relay: Arc<Relay>, client: Arc<Client>) {
     if client.is_of_mesh {
-        return pending().await;
+        return pending::<()>().await;
     }
     let mut checked_at = Instant::now();
     let mut was_here = has_valid_key(&network, &client.key);

@@ -1,9 +1,9 @@
 //! HTTP of the server: listeners, the routing of requests, bodies, and upgrades.
 
-pub mod arrival;
-pub mod body;
-pub mod listen;
-pub mod metrics;
-pub mod router;
-pub mod upgrade;
-pub mod web_socket;
+pub(crate) mod arrival;
+pub(crate) mod body;
+pub(crate) mod listen;
+pub(crate) mod metrics;
+pub(crate) mod router;
+pub(crate) mod upgrade;
+pub(crate) mod web_socket;

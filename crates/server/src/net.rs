@@ -1,11 +1,11 @@
 //! Addresses and URLs, limits of connections, requests to other servers, and STUN.
 
-pub mod address;
-pub mod connections;
-pub mod fair_semaphore;
-pub mod fetch;
-pub mod own_address;
-pub mod remote_url;
-pub mod roots;
-pub mod stun;
-pub mod trusted_proxies;
+pub(crate) mod address;
+pub(crate) mod connections;
+pub(crate) mod fair_semaphore;
+pub(crate) mod fetch;
+pub(crate) mod own_address;
+pub(crate) mod remote_url;
+pub(crate) mod roots;
+pub(crate) mod stun;
+pub(crate) mod trusted_proxies;

@@ -27,7 +27,7 @@ mod pages;
 mod provider;
 mod sealed;
 mod ssh;
-pub mod table;
+pub(crate) mod table;
 mod token;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -82,7 +82,7 @@ pub struct Oidc {
 
 /// Purpose of a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// Admit a machine with a waiting registration.
     Machine,
     /// Approve an SSH login.
@@ -103,7 +103,7 @@ impl Purpose {
     }
 
     /// Name of the waiting object, for messages.
-    pub fn what(self) -> &'static str {
+    pub(crate) fn what(self) -> &'static str {
         match self {
             Self::Machine => "machine",
             Self::Ssh => "login",
@@ -111,7 +111,7 @@ impl Purpose {
     }
 
     /// The command with which an administrator can approve it instead.
-    pub fn command(self, number: &str) -> String {
+    pub(crate) fn command(self, number: &str) -> String {
         match self {
             Self::Machine => {
                 format!("linerate-server nodes register --user USER --key {number}")
@@ -145,7 +145,7 @@ impl Oidc {
 }
 
 /// Redirects a browser to the provider, for the registration or login with this ID.
-pub async fn begin(
+pub(crate) async fn begin(
     network: &NetworkState,
     oidc: &Oidc,
     purpose: Purpose,
@@ -204,7 +204,7 @@ async fn try_begin(
 }
 
 /// Answers requests of browsers below /oidc/.
-pub async fn answer(
+pub(crate) async fn answer(
     network: &NetworkState,
     oidc: &Oidc,
     request: Request<Incoming>,

@@ -11,10 +11,10 @@
 //! already. A thread reads the signals. tokio's `signal` feature is not used: cargo would enable it
 //! for `linerate` as well, and its sandbox does not allow those system calls.
 
-pub mod context;
-pub mod files;
-pub mod log;
-pub mod sandbox;
+pub(crate) mod context;
+pub(crate) mod files;
+pub(crate) mod log;
+pub(crate) mod sandbox;
 
 use std::{
     fs,
@@ -47,7 +47,7 @@ const LAST_WRITES: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// The server cannot start.
-pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()> {
+pub(crate) fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()> {
     let signals = Signals::block().context("signals")?;
     harden().context("hardening the process")?;
     set_private_umask();
@@ -85,7 +85,7 @@ pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()
 ///
 /// # Errors
 /// The threads cannot be created.
-pub fn runtime() -> anyhow::Result<Runtime> {
+pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     Builder::new_multi_thread().enable_all().build().context("threads")
 }
 

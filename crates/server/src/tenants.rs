@@ -8,7 +8,7 @@
 //!
 //! A single tenant answers all requests, whatever host they name.
 
-pub mod tenant;
+pub(crate) mod tenant;
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,9 +1,9 @@
 //! TLS certificates of a server, from files or an ACME authority, and of its relay.
 
 mod acceptor;
-pub mod acme;
-pub mod certificates;
-pub mod own_certificate;
+pub(crate) mod acme;
+pub(crate) mod certificates;
+pub(crate) mod own_certificate;
 
 use std::{path::Path, sync::Arc};
 
@@ -13,7 +13,7 @@ use self::{acme::Acme, certificates::Certificates, own_certificate::OwnCertifica
 use crate::{configuration::Configuration, net::address::ServerUrl};
 
 /// TLS acceptors, and the tasks that renew certificates.
-pub struct Tls {
+pub(crate) struct Tls {
     /// The acceptors.
     pub acceptors: Acceptors,
     /// The ACME client, if configured.
@@ -22,7 +22,7 @@ pub struct Tls {
 }
 
 /// TLS acceptors.
-pub struct Acceptors {
+pub(crate) struct Acceptors {
     /// For all requests.
     pub all: Option<TlsAcceptor>,
     /// For the relay's own listeners.
@@ -34,7 +34,10 @@ impl Tls {
     ///
     /// # Errors
     /// The files cannot be read or do not match, or the ACME configuration is invalid.
-    pub fn of(configuration: &Configuration, own: Option<&OwnCertificate>) -> anyhow::Result<Self> {
+    pub(crate) fn of(
+        configuration: &Configuration,
+        own: Option<&OwnCertificate>,
+    ) -> anyhow::Result<Self> {
         let Configuration { tls_certificate, tls_key, state_dir, .. } = configuration;
         let relay = own.map(OwnCertificate::tls).transpose()?;
         let each = configuration.each();
@@ -57,7 +60,7 @@ impl Tls {
 
     /// Starts renewing the certificates. The returned value reloads certificate files on
     /// request.
-    pub fn follow(self) -> Option<Arc<Certificates>> {
+    pub(crate) fn follow(self) -> Option<Arc<Certificates>> {
         if let Some(acme) = self.acme {
             tokio::spawn(acme.follow());
         }

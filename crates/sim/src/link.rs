@@ -82,17 +82,17 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub fn new(link: Link) -> Self {
+    pub(crate) fn new(link: Link) -> Self {
         Self { link, idle_at: Duration::ZERO }
     }
 
     /// The wait of a datagram that is sent now.
-    pub fn wait(&self, now: Duration) -> Duration {
+    pub(crate) fn wait(&self, now: Duration) -> Duration {
         self.idle_at.saturating_sub(now)
     }
 
     /// The arrival times of a datagram that is sent now, and of its duplicate.
-    pub fn cross(
+    pub(crate) fn cross(
         &mut self,
         datagram: &mut Datagram,
         now: Duration,

@@ -209,7 +209,7 @@ impl Network {
 
 impl State {
     /// Sends a datagram from `realm`, through boxes if necessary.
-    pub fn send(&mut self, mut realm: Realm, mut datagram: Datagram) {
+    pub(crate) fn send(&mut self, mut realm: Realm, mut datagram: Datagram) {
         while realm != Realm::INTERNET {
             let to = datagram.to.ip();
             let near = self

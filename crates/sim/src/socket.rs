@@ -38,7 +38,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub fn push(&mut self, now: Duration, datagram: Datagram, room: usize) {
+    pub(crate) fn push(&mut self, now: Duration, datagram: Datagram, room: usize) {
         if self.arrived.len() < room {
             self.arrived.push_back((now, datagram));
         } else {

@@ -224,13 +224,13 @@ impl Member {
 }
 
 impl Agent {
-    pub fn network_changes(&self) -> impl Fn() + Send + use<> {
+    pub(crate) fn network_changes(&self) -> impl Fn() + Send + use<> {
         let notify = self.plane_handle.as_ref().map(PlaneHandle::network_changes);
         move || notify.iter().for_each(|notify| notify())
     }
 
     /// Ends the agent, and waits for all threads that hold the node.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.requests = None;
         // A thread that panicked has ended, too.
         self.thread.take().map(JoinHandle::join);

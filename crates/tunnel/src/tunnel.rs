@@ -182,7 +182,11 @@ impl RunningTunnel {
 
     /// The tunnel of a node of a tailnet.
     #[cfg(feature = "tailnet")]
-    pub fn for_tailnet(net: TunnelNet, node: Arc<Node>, agent: crate::tailnet::Agent) -> Self {
+    pub(crate) fn for_tailnet(
+        net: TunnelNet,
+        node: Arc<Node>,
+        agent: crate::tailnet::Agent,
+    ) -> Self {
         let (routed, notify_agent) = (node.clone(), agent.network_changes());
         let routes = watch_routes(move || {
             routed.routes_changed();

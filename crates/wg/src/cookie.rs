@@ -19,13 +19,13 @@ use crate::{
 };
 
 /// Bytes of a cookie.
-pub const COOKIE_LEN: usize = 16;
+pub(crate) const COOKIE_LEN: usize = 16;
 
 type Tag = [u8; MAC_LEN];
 
 /// The proof in the MACs of a handshake message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MacState {
+pub(crate) enum MacState {
     /// No proof: mac1 is invalid.
     Invalid,
     /// The sender knows our public key: mac1 is valid.
@@ -35,7 +35,7 @@ pub enum MacState {
 }
 
 /// The side that demands cookies. It checks MACs and makes cookie replies.
-pub struct CookieChecker {
+pub(crate) struct CookieChecker {
     mac1_key: [u8; 32],
     cookie_key: [u8; 32],
     secret: Zeroizing<[u8; 32]>,
@@ -44,7 +44,7 @@ pub struct CookieChecker {
 
 impl CookieChecker {
     /// Creates a checker for the device with this key.
-    pub fn new(device: &PublicKey) -> Self {
+    pub(crate) fn new(device: &PublicKey) -> Self {
         Self {
             mac1_key: labelled(b"mac1----", device),
             cookie_key: labelled(b"cookie--", device),
@@ -54,7 +54,7 @@ impl CookieChecker {
     }
 
     /// Checks the MACs of `message` from `source`.
-    pub fn check(&self, message: &[u8], source: impl Into<Remote>, now: Time) -> MacState {
+    pub(crate) fn check(&self, message: &[u8], source: impl Into<Remote>, now: Time) -> MacState {
         let Some((covered, mac1, mac2)) = split_macs(message) else {
             return MacState::Invalid;
         };
@@ -69,7 +69,7 @@ impl CookieChecker {
     }
 
     /// Makes the reply to `message`, sent with the index `receiver`.
-    pub fn reply(
+    pub(crate) fn reply(
         &mut self,
         message: &[u8],
         receiver: u32,
@@ -114,7 +114,7 @@ impl CookieChecker {
 /// from the peer's public key are recomputed for each message: that is a hash of 40 bytes, small
 /// compared with an X25519 operation, and saves 64 bytes a peer.
 #[derive(Default)]
-pub struct CookieJar {
+pub(crate) struct CookieJar {
     cookie: Option<(Zeroizing<[u8; COOKIE_LEN]>, Time)>,
     /// The mac1 of the last sent message, which a valid reply authenticates.
     last_mac1: Option<Tag>,
@@ -122,7 +122,7 @@ pub struct CookieJar {
 
 impl CookieJar {
     /// Writes both MACs into a message to `peer`.
-    pub fn stamp(&mut self, peer: &PublicKey, message: &mut Handshake, now: Time) {
+    pub(crate) fn stamp(&mut self, peer: &PublicKey, message: &mut Handshake, now: Time) {
         let bytes = message.as_bytes_mut();
         let mac1_at = bytes.len() - 2 * MAC_LEN;
         let mac2_at = bytes.len() - MAC_LEN;
@@ -139,7 +139,12 @@ impl CookieJar {
 
     /// Handles a cookie reply. Returns whether it answers the last sent message. Each message
     /// accepts one reply.
-    pub fn handle_reply(&mut self, peer: &PublicKey, reply: &CookieReply<'_>, now: Time) -> bool {
+    pub(crate) fn handle_reply(
+        &mut self,
+        peer: &PublicKey,
+        reply: &CookieReply<'_>,
+        now: Time,
+    ) -> bool {
         let Some(mac1) = self.last_mac1 else { return false };
         let (text, tag) = reply.cookie.split_at(COOKIE_LEN);
         let mut cookie = Zeroizing::new([0; COOKIE_LEN]);

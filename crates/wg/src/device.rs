@@ -24,7 +24,8 @@ use std::{
 
 pub use handshakes::HandshakeCounts;
 pub use inbound::{ReceiveError, ReceivedMessages};
-pub use mailbox::{ControlNotice, Mailbox, OutboundNotice};
+pub(crate) use mailbox::Mailbox;
+pub use mailbox::{ControlNotice, OutboundNotice};
 pub use outbound::{Reservation, ReserveError, SentDatagrams};
 pub use stack_wipes::{KeyUser, StackWipes};
 

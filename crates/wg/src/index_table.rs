@@ -9,7 +9,7 @@ use crate::{keypair::Keypair, peer::Peer};
 
 /// The owner of an index.
 #[derive(Clone, Debug)]
-pub enum Owner {
+pub(crate) enum Owner {
     /// A handshake that this device started, not answered yet.
     Handshake(Arc<Peer>),
     /// A session.
@@ -27,13 +27,13 @@ pub struct Session {
 
 /// All indices in use.
 #[derive(Debug, Default)]
-pub struct IndexTable {
+pub(crate) struct IndexTable {
     owners: HashMap<u32, Owner>,
 }
 
 impl IndexTable {
     /// Returns the owner of `index`.
-    pub fn get(&self, index: u32) -> Option<&Owner> {
+    pub(crate) fn get(&self, index: u32) -> Option<&Owner> {
         self.owners.get(&index)
     }
 

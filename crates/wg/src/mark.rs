@@ -14,11 +14,11 @@ const OFF: u64 = u64::MAX;
 pub(crate) struct Mark(AtomicU64);
 
 impl Mark {
-    pub fn off() -> Self {
+    pub(crate) fn off() -> Self {
         Self(AtomicU64::new(OFF))
     }
 
-    pub fn get(&self) -> Option<Time> {
+    pub(crate) fn get(&self) -> Option<Time> {
         match self.0.load(Ordering::SeqCst) {
             CLEAR | OFF => None,
             nanos => Some(Time::from_nanos(nanos)),
@@ -26,7 +26,7 @@ impl Mark {
     }
 
     /// Sets `time` if the mark is clear. Returns whether it was.
-    pub fn arm(&self, time: Time) -> bool {
+    pub(crate) fn arm(&self, time: Time) -> bool {
         self.0.load(Ordering::Relaxed) == CLEAR
             && self
                 .0
@@ -35,19 +35,19 @@ impl Mark {
     }
 
     /// Sets `time` in any state.
-    pub fn set(&self, time: Time) {
+    pub(crate) fn set(&self, time: Time) {
         self.0.store(time.as_nanos(), Ordering::Relaxed);
     }
 
     /// Clears an armed mark. Does not write to its cache line otherwise.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         if !matches!(self.0.load(Ordering::Relaxed), CLEAR | OFF) {
             self.0.store(CLEAR, Ordering::SeqCst);
         }
     }
 
     /// Switches the mark on or off. A mark that is switched on is clear.
-    pub fn switch(&self, on: bool) {
+    pub(crate) fn switch(&self, on: bool) {
         let is_on = self.0.load(Ordering::Relaxed) != OFF;
         if is_on != on {
             self.0.store(if on { CLEAR } else { OFF }, Ordering::SeqCst);

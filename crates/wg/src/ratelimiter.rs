@@ -19,13 +19,13 @@ const MAX_SOURCES: usize = 1 << 16;
 
 /// A token bucket for each recent source.
 #[derive(Debug, Default)]
-pub struct RateLimiter {
+pub(crate) struct RateLimiter {
     buckets: HashMap<Source, Bucket>,
 }
 
 /// A source with its own bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub(crate) enum Source {
     /// An IPv4 address, or the /64 of an IPv6 address, because one host owns all of it.
     Site(IpAddr),
     /// A relayed peer, which the relay has authenticated.
@@ -40,7 +40,7 @@ struct Bucket {
 
 impl RateLimiter {
     /// Whether one more message of `source` may be handled now. Charges it to the source's bucket.
-    pub fn allow(&mut self, source: impl Into<Source>, now: Time) -> bool {
+    pub(crate) fn allow(&mut self, source: impl Into<Source>, now: Time) -> bool {
         let source = source.into();
         if !self.buckets.contains_key(&source) && !self.make_room(now) {
             return false;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Bytes of a timestamp.
-pub const TAI64N_LEN: usize = 12;
+pub(crate) const TAI64N_LEN: usize = 12;
 
 /// The label of 1970-01-01 00:00:00 TAI, plus the ten seconds that TAI was ahead of UTC. Later leap
 /// seconds are ignored, as in every implementation.
@@ -16,12 +16,12 @@ const GRAIN: u32 = 1 << 24;
 
 /// A timestamp in an initiation. Later ones compare greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tai64N([u8; TAI64N_LEN]);
+pub(crate) struct Tai64N([u8; TAI64N_LEN]);
 
 impl Tai64N {
     /// Returns the timestamp for `wall` (since the Unix epoch), or a later one if that is not after
     /// `last`. Otherwise the peer would ignore us after our clock stepped back.
-    pub fn after(last: Self, wall: Duration) -> Self {
+    pub(crate) fn after(last: Self, wall: Duration) -> Self {
         let now = Self::encode(wall.as_secs(), wall.subsec_nanos() / GRAIN * GRAIN);
         if now > last { now } else { last.next() }
     }
@@ -48,7 +48,7 @@ impl Tai64N {
     }
 
     /// The bytes, as in an initiation.
-    pub fn as_bytes(&self) -> &[u8; TAI64N_LEN] {
+    pub(crate) fn as_bytes(&self) -> &[u8; TAI64N_LEN] {
         &self.0
     }
 }

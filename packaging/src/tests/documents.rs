@@ -15,8 +15,8 @@ struct Page {
 }
 
 impl Page {
-    fn read(text: &str) -> Page {
-        let mut page = Page { anchors: BTreeSet::new(), links: Vec::new() };
+    fn read(text: &str) -> Self {
+        let mut page = Self { anchors: BTreeSet::new(), links: Vec::new() };
         let mut heading = None;
         for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
             match event {

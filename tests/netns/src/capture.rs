@@ -1,8 +1,8 @@
 //! Captures an interface, with super-packets as in the kernel: a packet socket (packet(7)) with
 //! virtio-net headers.
 
-pub mod message;
-pub mod split;
+pub(crate) mod message;
+pub(crate) mod split;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -64,12 +64,12 @@ impl Capture {
     ///
     /// # Panics
     /// If the right is missing, or the device does not exist.
-    pub fn start(host: &Host, device: &str) -> Capture {
+    pub fn start(host: &Host, device: &str) -> Self {
         let (socket, index) = host.inside(|| open(device));
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let reader = in_background("capture", move || read(&socket, index, &stopped));
-        Capture { stop, reader }
+        Self { stop, reader }
     }
 
     /// Ends the capture when no more frames arrive.
@@ -117,12 +117,12 @@ fn read(socket: &OwnedFd, index: usize, stop: &AtomicBool) -> Vec<Frame> {
 }
 
 impl Frame {
-    fn parse(read: &[u8], kind: u8) -> Frame {
+    fn parse(read: &[u8], kind: u8) -> Self {
         /// `VIRTIO_NET_HDR_F_NEEDS_CSUM` of `linux/virtio_net.h`.
         const NEEDS_CHECKSUM: u8 = 1;
         let (header, bytes) = read.split_at(HEADER);
         let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
-        Frame {
+        Self {
             direction: if kind == libc::PACKET_OUTGOING { Direction::Out } else { Direction::In },
             bytes: bytes.to_vec(),
             segment_size: (header[1] != 0).then(|| field(4)),

@@ -11,7 +11,7 @@ pub struct Counter {
 impl Counter {
     /// Starts counting packets at `hook` (`prerouting`, `input`, `forward`, `output`, `postrouting`) that
     /// match `rule` in nft's syntax. Names are per host. The counter runs after every mangling rule.
-    pub fn start(host: &Host, name: &str, hook: &str, rule: &str) -> Counter {
+    pub fn start(host: &Host, name: &str, hook: &str, rule: &str) -> Self {
         let table = format!("count_{name}");
         let text = format!(
             "table inet {table} {{\n counter matched {{ }}\n chain watch {{\n  \
@@ -20,7 +20,7 @@ impl Counter {
         );
         let path = host.write(&format!("{table}.nft"), &text);
         host.run(format!("nft -f {path}"));
-        Counter { host: host.clone(), table }
+        Self { host: host.clone(), table }
     }
 
     /// Number of packets. A super-packet of an offload counts as one.

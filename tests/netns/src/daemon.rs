@@ -36,10 +36,10 @@ impl Daemon {
     ///
     /// # Panics
     /// If it is not installed, ends early, or is not usable in time; its log is in the message.
-    pub fn start(host: &Host, program: impl Into<Program>, interface: &str) -> Daemon {
+    pub fn start(host: &Host, program: impl Into<Program>, interface: &str) -> Self {
         let program = program.into();
         let implementation = program.implementation;
-        let daemon = Daemon::start_program(host, &program, interface);
+        let daemon = Self::start_program(host, &program, interface);
         if let Some(names) = forced_off().filter(|_| implementation == Implementation::Linerate) {
             let shown = ShowOutput::of(host, interface);
             assert!(shown.has_off(&names), "{names} is forced off: {:?}", shown.offloads);
@@ -47,7 +47,7 @@ impl Daemon {
         daemon
     }
 
-    fn start_program(host: &Host, program: &Program, interface: &str) -> Daemon {
+    fn start_program(host: &Host, program: &Program, interface: &str) -> Self {
         let log = File::create(host.outside(log_path(interface))).expect("/run/rig is writable");
         let errors = log.try_clone().expect("a file handle can be doubled");
         let pid_file = format!("/run/rig/{interface}.pid");
@@ -64,7 +64,7 @@ impl Daemon {
             .spawn()
             .expect("nsenter is installed (make deps)");
         let mut daemon =
-            Daemon { host: host.clone(), interface: interface.to_owned(), process, pid: 0 };
+            Self { host: host.clone(), interface: interface.to_owned(), process, pid: 0 };
         eventually("the daemon responds to wg(8)", PATIENCE, || daemon.is_ready());
         daemon.pid = host.read(&pid_file).trim().parse().expect("the shell wrote its pid");
         daemon

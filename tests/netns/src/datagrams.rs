@@ -64,7 +64,7 @@ impl Arrived {
 
 impl Datagrams {
     /// Sends trains from one host to an address of the other until it is stopped.
-    pub fn start(from: &Host, to: &Host, address: SocketAddr, train: Train) -> Datagrams {
+    pub fn start(from: &Host, to: &Host, address: SocketAddr, train: Train) -> Self {
         let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let receiving = to.inside(|| UdpSocket::bind((any, address.port())));
         let receiving = receiving.expect("the port is free");
@@ -89,7 +89,7 @@ impl Datagrams {
         let receiver = in_background("datagrams in", move || {
             receive(&receiving, &Pattern::new(seed), &stopped)
         });
-        Datagrams { stop, sender, receiver }
+        Self { stop, sender, receiver }
     }
 
     /// Ends the flow and returns its result.

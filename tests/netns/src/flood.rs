@@ -33,16 +33,16 @@ pub fn burst(from: &Host, to: SocketAddr, count: usize) {
 impl Flood {
     /// Sends bursts of `burst` handshake initiations from a host to an address, one after the
     /// other.
-    pub fn start(from: &Host, to: SocketAddr, burst: usize) -> Flood {
+    pub fn start(from: &Host, to: SocketAddr, burst: usize) -> Self {
         Self::of(INITIATION, from, to, burst)
     }
 
     /// The same with disco pings.
-    pub fn of_disco(from: &Host, to: SocketAddr, burst: usize) -> Flood {
+    pub fn of_disco(from: &Host, to: SocketAddr, burst: usize) -> Self {
         Self::of(DISCO, from, to, burst)
     }
 
-    fn of(kind: (usize, &'static [u8]), from: &Host, to: SocketAddr, burst: usize) -> Flood {
+    fn of(kind: (usize, &'static [u8]), from: &Host, to: SocketAddr, burst: usize) -> Self {
         let socket = socket(from, to);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -55,7 +55,7 @@ impl Flood {
             }
             sent
         });
-        Flood { stop, sender }
+        Self { stop, sender }
     }
 
     /// Ends the flood and returns the number of datagrams.

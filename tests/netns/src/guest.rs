@@ -44,7 +44,7 @@ impl Guest {
     ///
     /// # Panics
     /// If QEMU is not installed, no guest was built, or it does not answer.
-    pub fn boot(host: &Host, device: &str, behind: &Host) -> Guest {
+    pub fn boot(host: &Host, device: &str, behind: &Host) -> Self {
         let folder = env::var_os(GUEST).map(PathBuf::from);
         let folder = folder.unwrap_or_else(|| panic!("{GUEST} is not set: make kernel-test"));
         for tap in [device, "behind"] {
@@ -67,7 +67,7 @@ impl Guest {
             lines.map_while(|line| sender.send(line).ok()).for_each(drop);
         });
         let console = host.outside(CONSOLE);
-        let guest = Guest { host: host.clone(), process, input, lines, console };
+        let guest = Self { host: host.clone(), process, input, lines, console };
         guest.answer("boot");
         guest.wire(device, behind);
         guest

@@ -64,7 +64,7 @@ pub struct Outcome {
 
 impl Host {
     /// A host with no link except `lo`. The name is only used in messages.
-    pub fn new(name: &str) -> Host {
+    pub fn new(name: &str) -> Self {
         let mut holder = Command::new("unshare")
             .args(["--net", "--mount", "--pid", "--fork", "--", "bash", "-c", INIT])
             .stdin(Stdio::piped())
@@ -78,7 +78,7 @@ impl Host {
         let pid = pid.unwrap_or_else(|| {
             panic!("cannot make the namespaces of host {name}: run this through tests/netns/run")
         });
-        Host(Arc::new(Namespaces { name: name.to_owned(), holder, pid }))
+        Self(Arc::new(Namespaces { name: name.to_owned(), holder, pid }))
     }
 
     /// The name given to `new`.
@@ -267,8 +267,8 @@ impl Drop for Namespaces {
 }
 
 impl From<Output> for Outcome {
-    fn from(output: Output) -> Outcome {
-        Outcome {
+    fn from(output: Output) -> Self {
+        Self {
             ok: output.status.success(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),

@@ -27,10 +27,10 @@ use Implementation::{Boringtun, Gotatun, Linerate, Tailscale, WireguardGo};
 
 impl Implementation {
     /// All implementations, ours first.
-    pub const ALL: [Implementation; 5] = [Linerate, WireguardGo, Tailscale, Boringtun, Gotatun];
+    pub const ALL: [Self; 5] = [Linerate, WireguardGo, Tailscale, Boringtun, Gotatun];
 
     /// The implementation of this name.
-    pub fn named(name: &str) -> Option<Implementation> {
+    pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
 
@@ -116,8 +116,8 @@ impl From<Implementation> for Program {
     ///
     /// # Panics
     /// If it is not installed.
-    fn from(implementation: Implementation) -> Program {
-        Program { implementation, path: implementation.path(), environment: Vec::new() }
+    fn from(implementation: Implementation) -> Self {
+        Self { implementation, path: implementation.path(), environment: Vec::new() }
     }
 }
 

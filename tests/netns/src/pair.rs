@@ -34,14 +34,14 @@ pub enum Family {
 
 impl Family {
     /// Both families.
-    pub const ALL: [Family; 2] = [Family::V4, Family::V6];
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 }
 
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Family::V4 => "v4",
-            Family::V6 => "v6",
+            Self::V4 => "v4",
+            Self::V6 => "v6",
         })
     }
 }
@@ -55,13 +55,13 @@ pub struct Addresses {
 
 impl Addresses {
     /// `10.NET.0.HOST` and `fd0NET::HOST`.
-    pub fn new(net: u8, host: u8) -> Addresses {
-        Addresses { v4: format!("10.{net}.0.{host}"), v6: format!("fd{net:02}::{host}") }
+    pub fn new(net: u8, host: u8) -> Self {
+        Self { v4: format!("10.{net}.0.{host}"), v6: format!("fd{net:02}::{host}") }
     }
 
     /// From these two texts.
-    pub fn from_texts(v4: &str, v6: &str) -> Addresses {
-        Addresses { v4: v4.to_owned(), v6: v6.to_owned() }
+    pub fn from_texts(v4: &str, v6: &str) -> Self {
+        Self { v4: v4.to_owned(), v6: v6.to_owned() }
     }
 
     /// The address of this family.
@@ -109,14 +109,14 @@ pub struct Side {
 impl Side {
     /// Starts a daemon in a connected host, with a new key, [`PORT`] and the inner addresses of its
     /// `number`, without peers. `outer` are its addresses for the other side.
-    pub fn start(host: Host, program: impl Into<Program>, number: u8, outer: Addresses) -> Side {
+    pub fn start(host: Host, program: impl Into<Program>, number: u8, outer: Addresses) -> Self {
         let daemon = Daemon::start(&host, program, INTERFACE);
         let (key, inner) = configure(&host, number);
-        Side { host, outer, inner, key, daemon }
+        Self { host, outer, inner, key, daemon }
     }
 
     /// Adds the other side as a peer; `extra` goes to `wg set ... peer KEY`.
-    pub fn add_peer(&self, other: &Side, extra: &str) {
+    pub fn add_peer(&self, other: &Self, extra: &str) {
         let (peer, ips) = (&other.key.public, other.inner.allowed_ips());
         self.host.run(format!("wg set {INTERFACE} peer {peer} allowed-ips {ips} {extra}"));
     }
@@ -130,7 +130,7 @@ impl Side {
     ///
     /// # Panics
     /// If it is not a peer.
-    pub fn peer_status(&self, other: &Side) -> PeerStatus {
+    pub fn peer_status(&self, other: &Self) -> PeerStatus {
         let mut peers = self.status().peers;
         let index = peers.iter().position(|peer| peer.public_key == other.key.public);
         peers.swap_remove(index.expect("the other side is a peer"))
@@ -140,7 +140,7 @@ impl Side {
     ///
     /// # Panics
     /// If none arrives within `within`.
-    pub fn reaches(&self, other: &Side, family: Family, within: Duration) {
+    pub fn reaches(&self, other: &Self, family: Family, within: Duration) {
         let target = other.inner.of(family);
         let what = format!("{} reaches {target} through the tunnel", self.host.name());
         eventually(&what, within, || {
@@ -185,9 +185,9 @@ pub struct Pair {
 
 impl Pair {
     /// Connects two hosts and starts a daemon in each, without peers.
-    pub fn start(left: impl Into<Program>, right: impl Into<Program>) -> Pair {
-        let (left_host, right_host) = Pair::hosts(1500);
-        Pair {
+    pub fn start(left: impl Into<Program>, right: impl Into<Program>) -> Self {
+        let (left_host, right_host) = Self::hosts(1500);
+        Self {
             left: Side::start(left_host, left, 1, Addresses::new(1, 1)),
             right: Side::start(right_host, right, 2, Addresses::new(1, 2)),
         }
@@ -224,17 +224,17 @@ impl Pair {
     }
 
     /// Starts a linerate at both ends of [`Pair::routed_hosts`], without peers.
-    pub fn routed() -> (Pair, Host) {
-        let (left, router, right) = Pair::routed_hosts();
+    pub fn routed() -> (Self, Host) {
+        let (left, router, right) = Self::routed_hosts();
         let linerate = Implementation::Linerate;
         let left = Side::start(left, linerate, 1, Addresses::new(1, 1));
         let right = Side::start(right, linerate, 2, Addresses::new(2, 2));
-        (Pair { left, right }, router)
+        (Self { left, right }, router)
     }
 
     /// Two linerates as peers, over IPv4.
-    pub fn linerate() -> Pair {
-        let pair = Pair::start(Implementation::Linerate, Implementation::Linerate);
+    pub fn linerate() -> Self {
+        let pair = Self::start(Implementation::Linerate, Implementation::Linerate);
         pair.introduce(Introduction::default());
         pair
     }

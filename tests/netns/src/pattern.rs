@@ -5,20 +5,20 @@
 const PERIOD: usize = 65_521;
 
 /// The longest piece.
-pub const MOST: usize = 64 * 1024;
+pub(crate) const MOST: usize = 64 * 1024;
 
 /// The pattern of one flow.
 pub struct Pattern(Vec<u8>);
 
 impl Pattern {
     /// The pattern of a seed.
-    pub fn new(seed: u64) -> Pattern {
+    pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut bytes: Vec<u8> = (0..PERIOD).map(|_| random.draw() as u8).collect();
         for place in 0..MOST {
             bytes.push(bytes[place]);
         }
-        Pattern(bytes)
+        Self(bytes)
     }
 
     /// The bytes at this position.
@@ -36,8 +36,8 @@ pub struct Random(u64);
 
 impl Random {
     /// The sequence of this seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// The next number.

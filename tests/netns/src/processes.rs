@@ -44,13 +44,13 @@ pub struct Memory {
 
 impl Processes {
     /// The daemon with this pid inside a host.
-    pub fn of(host: &Host, pid: u32) -> Processes {
-        Processes { proc: host.outside("/proc"), pid }
+    pub fn of(host: &Host, pid: u32) -> Self {
+        Self { proc: host.outside("/proc"), pid }
     }
 
     /// A program that the rig runs.
-    pub fn of_service(service: &Service) -> Processes {
-        Processes::of(service.host(), service.pid())
+    pub fn of_service(service: &Service) -> Self {
+        Self::of(service.host(), service.pid())
     }
 
     /// Processor time in seconds.
@@ -143,29 +143,29 @@ fn after_name(stat: &str) -> impl Iterator<Item = &str> {
 
 impl Memory {
     /// From /proc/PID/smaps_rollup; `None` if a field is missing, as before Linux 5.2.
-    fn parse(text: &str) -> Option<Memory> {
+    fn parse(text: &str) -> Option<Self> {
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             let kib = line?.split_whitespace().next()?.parse::<f64>().ok()?;
             Some(kib * 1024.0)
         };
         let swapped = field("SwapPss").unwrap_or(0.0);
-        Some(Memory {
+        Some(Self {
             private: field("Pss_Anon")? + field("Pss_Shmem")? + swapped,
             pss: field("Pss")? + swapped,
         })
     }
 
-    fn or_more(self, other: Memory) -> Memory {
-        Memory { private: self.private.max(other.private), pss: self.pss.max(other.pss) }
+    fn or_more(self, other: Self) -> Self {
+        Self { private: self.private.max(other.private), pss: self.pss.max(other.pss) }
     }
 }
 
 impl std::ops::Add for Memory {
-    type Output = Memory;
+    type Output = Self;
 
-    fn add(self, other: Memory) -> Memory {
-        Memory { private: self.private + other.private, pss: self.pss + other.pss }
+    fn add(self, other: Self) -> Self {
+        Self { private: self.private + other.private, pss: self.pss + other.pss }
     }
 }
 
@@ -179,10 +179,10 @@ pub struct Watch {
 
 impl Watch {
     /// Samples these daemons together.
-    pub fn start(daemons: Vec<Processes>) -> Watch {
+    pub fn start(daemons: Vec<Processes>) -> Self {
         let (stop, stopped) = mpsc::channel::<()>();
         let peak = Arc::new(Mutex::new(None));
-        let watch = Watch { daemons: daemons.clone(), peak: peak.clone(), _stop: stop };
+        let watch = Self { daemons: daemons.clone(), peak: peak.clone(), _stop: stop };
         let look = move || {
             while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 raise(&peak, sum(&daemons));

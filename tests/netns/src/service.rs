@@ -32,7 +32,7 @@ impl Service {
         host: &Host,
         name: &'static str,
         words: impl IntoIterator<Item = A>,
-    ) -> Service {
+    ) -> Self {
         let log = File::create(host.outside(log(name))).expect("/run/rig is writable");
         let errors = log.try_clone().expect("a file handle can be doubled");
         let pid_file = format!("/run/rig/{name}.pid");
@@ -51,14 +51,14 @@ impl Service {
         let pid = || host.has(&pid_file).then(|| host.read(&pid_file).trim().parse().ok())?;
         eventually("a program starts", PATIENCE, || pid().is_some());
         let pid = pid().expect("it was just there");
-        Service { host: host.clone(), name, process, pid }
+        Self { host: host.clone(), name, process, pid }
     }
 
     /// Waits until it is ready.
     ///
     /// # Panics
     /// If it ends, or is not ready in time; its log is in the message.
-    pub fn wait_until(mut self, mut is_ready: impl FnMut() -> bool) -> Service {
+    pub fn wait_until(mut self, mut is_ready: impl FnMut() -> bool) -> Self {
         let mut has_ended = false;
         eventually(self.name, PATIENCE, || {
             has_ended = !matches!(self.process.try_wait(), Ok(None));

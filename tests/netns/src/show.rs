@@ -37,10 +37,10 @@ impl ShowOutput {
     ///
     /// # Panics
     /// If it fails, or lists no offloads.
-    pub fn of(host: &Host, interface: &str) -> ShowOutput {
+    pub fn of(host: &Host, interface: &str) -> Self {
         let program = Implementation::Linerate.path();
         let text = host.run(format!("{} show {interface}", program.display()));
-        let shown = ShowOutput::parse(&text);
+        let shown = Self::parse(&text);
         assert!(!shown.offloads.is_empty(), "`linerate show` lists no offloads:\n{text}");
         shown
     }
@@ -52,12 +52,12 @@ impl ShowOutput {
     /// If it has none within that time.
     pub fn wait_until_post_quantum(host: &Host, interface: &str, peer: &str, within: Duration) {
         eventually("a post-quantum secret", within, || {
-            ShowOutput::of(host, interface).post_quantum.contains(peer)
+            Self::of(host, interface).post_quantum.contains(peer)
         });
     }
 
-    fn parse(text: &str) -> ShowOutput {
-        let mut shown = ShowOutput::default();
+    fn parse(text: &str) -> Self {
+        let mut shown = Self::default();
         let mut section = "";
         for line in text.lines() {
             if !line.starts_with(' ') {

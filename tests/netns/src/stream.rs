@@ -28,7 +28,7 @@ pub struct Pace {
 
 impl Pace {
     /// At full speed until stopped.
-    pub const FULL: Pace = Pace { piece: MOST, rest: Duration::ZERO, bytes: None };
+    pub const FULL: Self = Self { piece: MOST, rest: Duration::ZERO, bytes: None };
 }
 
 /// A running stream.
@@ -59,7 +59,7 @@ impl Stream {
     ///
     /// # Panics
     /// If the connection fails.
-    pub fn start(from: &Host, to: &Host, address: SocketAddr, pace: Pace) -> Stream {
+    pub fn start(from: &Host, to: &Host, address: SocketAddr, pace: Pace) -> Self {
         let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let listener = to.inside(|| TcpListener::bind((any, address.port())));
         let listener = listener.expect("the port is free");
@@ -75,7 +75,7 @@ impl Stream {
         let sender =
             in_background("stream out", move || send(sending, &Pattern::new(seed), pace, &stopped));
         let receiver = in_background("stream in", move || receive(receiving, &Pattern::new(seed)));
-        Stream { stop, sender, receiver }
+        Self { stop, sender, receiver }
     }
 
     /// Ends an unlimited stream and waits until all bytes have arrived.

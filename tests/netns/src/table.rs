@@ -12,13 +12,13 @@ pub struct Style {
 
 impl Style {
     /// Colours if stdout is a terminal and NO_COLOR is not set.
-    pub fn of_stdout() -> Style {
-        Style { colour: stdout().is_terminal() && env::var_os("NO_COLOR").is_none() }
+    pub fn of_stdout() -> Self {
+        Self { colour: stdout().is_terminal() && env::var_os("NO_COLOR").is_none() }
     }
 
     /// No colours.
-    pub fn plain() -> Style {
-        Style { colour: false }
+    pub fn plain() -> Self {
+        Self { colour: false }
     }
 
     /// Whether there are colours.
@@ -51,8 +51,8 @@ pub struct Table {
 
 impl Table {
     /// A table with these headings.
-    pub fn new<'a>(headings: impl IntoIterator<Item = &'a str>) -> Table {
-        Table { rows: vec![headings.into_iter().map(str::to_owned).collect()] }
+    pub fn new<'a>(headings: impl IntoIterator<Item = &'a str>) -> Self {
+        Self { rows: vec![headings.into_iter().map(str::to_owned).collect()] }
     }
 
     /// Adds a row, with as many cells as there are headings.

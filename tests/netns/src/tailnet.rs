@@ -46,31 +46,31 @@ impl Tailnet {
     ///
     /// # Panics
     /// If it does not start; its log is in the message.
-    pub fn start() -> Option<Tailnet> {
-        Tailnet::start_with(CoordinatorKind::wanted())
+    pub fn start() -> Option<Self> {
+        Self::start_with(CoordinatorKind::wanted())
     }
 
     /// The same with this coordinator.
     ///
     /// # Panics
     /// If it does not start; its log is in the message.
-    pub fn start_with(kind: CoordinatorKind) -> Option<Tailnet> {
+    pub fn start_with(kind: CoordinatorKind) -> Option<Self> {
         if let Some(missing) = missing(kind) {
             skips::skip(missing);
             return None;
         }
-        Some(Tailnet::without_members(kind))
+        Some(Self::without_members(kind))
     }
 
     /// The same for hosts without members: only the coordinator's program is needed.
     ///
     /// # Panics
     /// If it does not start; its log is in the message.
-    pub fn without_members(kind: CoordinatorKind) -> Tailnet {
+    pub fn without_members(kind: CoordinatorKind) -> Self {
         let certificate = Certificate::new(Switch::coordinator());
         let (switch, host) = Switch::new(&certificate.authority);
         let coordinator = Coordinator::start(kind, host, &certificate);
-        Tailnet { coordinator, certificate, switch }
+        Self { coordinator, certificate, switch }
     }
 
     /// Enables port mapping on the box in front of a host.

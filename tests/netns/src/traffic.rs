@@ -115,7 +115,7 @@ impl Ping {
     }
 
     /// Parses the output of iputils' ping(8).
-    pub fn parse(text: String) -> Ping {
+    pub fn parse(text: String) -> Self {
         let summary = text.lines().find(|line| line.contains("packets transmitted"));
         let before = |word: &str| {
             let words: Vec<&str> = summary.unwrap_or_default().split_whitespace().collect();
@@ -127,7 +127,7 @@ impl Ping {
         let received = before("received").unwrap_or(0);
         let time = |line: &str| line.split("time=").nth(1)?.split_whitespace().next()?.parse().ok();
         let times = text.lines().filter_map(time).collect();
-        Ping { sent, received, times, text }
+        Self { sent, received, times, text }
     }
 }
 
@@ -140,14 +140,14 @@ pub struct Pinging {
 
 impl Pinging {
     /// Starts it; `arguments` as for [`ping`], without a count.
-    pub fn start(host: &Host, name: &str, arguments: &str) -> Pinging {
+    pub fn start(host: &Host, name: &str, arguments: &str) -> Self {
         let log = format!("/run/rig/ping-{name}.log");
         // stdbuf writes each reply to the log at once.
         let line = format!("echo $$ >{log}.pid; exec stdbuf -oL ping -n {arguments} >{log} 2>&1");
         let mut command = host.command("bash");
         command.args(["-c", &line]).stdin(Stdio::null());
         let process = command.spawn().expect("nsenter is installed (make deps)");
-        let pinging = Pinging { host: host.clone(), process, log };
+        let pinging = Self { host: host.clone(), process, log };
         eventually("ping starts", SOON, || host.has(&format!("{}.pid", pinging.log)));
         pinging
     }
@@ -267,7 +267,7 @@ impl IperfRun {
     /// # Panics
     /// If iperf3 fails; its message is included.
     pub fn finish(self) -> Rate {
-        let IperfRun { _server, client, line, host } = self;
+        let Self { _server, client, line, host } = self;
         let outcome =
             client.wait_with_output().map(Outcome::from).expect("a child can be waited for");
         let report: Value = serde_json::from_str(&outcome.stdout).unwrap_or_default();
@@ -285,12 +285,12 @@ impl Rate {
         self.bits_per_second / 1e9
     }
 
-    fn parse(end: &Value) -> Rate {
+    fn parse(end: &Value) -> Self {
         let number = |sum: &str, figure: &str| end[sum][figure].as_f64().unwrap_or(0.0);
         // The second one is present only with --bidir.
         let both =
             |figure| number("sum_received", figure) + number("sum_received_bidir_reverse", figure);
-        Rate {
+        Self {
             bits_per_second: both("bits_per_second"),
             bytes: both("bytes"),
             lost_percent: number("sum_received", "lost_percent"),
@@ -303,10 +303,10 @@ impl Rate {
 struct Server(Child);
 
 impl Server {
-    fn start(host: &Host) -> Server {
+    fn start(host: &Host) -> Self {
         let mut command: Command = host.command("iperf3");
         command.args(["-s", "-1"]).stdin(Stdio::null()).stdout(Stdio::null());
-        let server = Server(command.spawn().expect("nsenter is installed (make deps)"));
+        let server = Self(command.spawn().expect("nsenter is installed (make deps)"));
         eventually("iperf3 listens", SOON, || host.listens(IPERF_PORT));
         server
     }

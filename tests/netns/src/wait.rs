@@ -27,8 +27,8 @@ pub struct Stopwatch(Instant);
 impl Stopwatch {
     /// A watch that runs from now.
     #[expect(clippy::disallowed_methods, reason = "the rig watches real daemons on the real clock")]
-    pub fn start() -> Stopwatch {
-        Stopwatch(Instant::now())
+    pub fn start() -> Self {
+        Self(Instant::now())
     }
 
     /// Time since the start.

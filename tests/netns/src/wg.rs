@@ -17,7 +17,7 @@ pub struct Key {
 
 impl Key {
     /// A new pair, made by `wg genkey` and `wg pubkey`.
-    pub fn generate() -> Key {
+    pub fn generate() -> Self {
         let made = Command::new("sh")
             .args(["-c", "key=$(wg genkey) && echo \"$key\" && echo \"$key\" | wg pubkey"])
             .stderr(Stdio::inherit())
@@ -25,7 +25,7 @@ impl Key {
             .expect("sh is installed");
         let text = String::from_utf8_lossy(&made.stdout);
         let (private, public) = text.trim().split_once('\n').expect("wg is installed (make deps)");
-        Key { private: private.to_owned(), public: public.to_owned() }
+        Self { private: private.to_owned(), public: public.to_owned() }
     }
 }
 
@@ -94,19 +94,19 @@ impl Status {
     ///
     /// # Panics
     /// If wg fails or the dump has other columns.
-    pub fn of(host: &Host, interface: &str) -> Status {
-        Status::parse(&host.run(format!("wg show {interface} dump")))
+    pub fn of(host: &Host, interface: &str) -> Self {
+        Self::parse(&host.run(format!("wg show {interface} dump")))
     }
 
     /// Parses the output of `wg show INTERFACE dump`.
     ///
     /// # Panics
     /// If the dump has other columns.
-    pub fn parse(dump: &str) -> Status {
+    pub fn parse(dump: &str) -> Self {
         let mut lines = dump.lines();
         let own: Vec<&str> =
             lines.next().expect("a dump starts with the interface").split('\t').collect();
-        Status {
+        Self {
             private_key: own[0].to_owned(),
             public_key: own[1].to_owned(),
             listen_port: own[2].parse().expect("the third column is the port"),
@@ -126,11 +126,11 @@ impl Status {
 }
 
 impl PeerStatus {
-    fn parse(line: &str) -> PeerStatus {
+    fn parse(line: &str) -> Self {
         let column: Vec<&str> = line.split('\t').collect();
         assert_eq!(column.len(), 8, "a peer has eight columns: {line}");
         let number = |index: usize| column[index].parse().expect("a count is a number");
-        PeerStatus {
+        Self {
             public_key: column[0].to_owned(),
             preshared_key: column[1].to_owned(),
             endpoint: column[2].to_owned(),

@@ -8,7 +8,7 @@ use linerate_bench::suite::{Plan, Test};
 use linerate_bench::{ladder, published};
 use netns::Implementation;
 
-pub const USAGE: &str = "\
+pub(crate) const USAGE: &str = "\
 usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--beside NAME,...]
              [--binary [NAME=]PATH]... [--link SHAPE] [--flame TEST]
              [--json FILE] [--html FILE] [--svg FOLDER]
@@ -49,7 +49,7 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
 
 /// What to do with the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// Compares contenders.
     Compare,
     /// The rungs of a ladder.
@@ -61,7 +61,7 @@ pub enum Mode {
 }
 
 /// The parsed command line.
-pub struct Arguments {
+pub(crate) struct Arguments {
     pub mode: Mode,
     pub plan: Plan,
     pub rounds: u32,
@@ -76,16 +76,16 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    pub fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut words = words.peekable();
-        let mut arguments = Arguments::new(Mode::Compare);
+        let mut arguments = Self::new(Mode::Compare);
         if words.next_if(|word| word == "ladder").is_some() {
-            arguments = Arguments::new(Mode::Ladder);
+            arguments = Self::new(Mode::Ladder);
         } else if words.next_if(|word| word == "flame").is_some() {
-            arguments = Arguments::new(Mode::Flame);
+            arguments = Self::new(Mode::Flame);
             arguments.flame = Some(test(&words.next().ok_or("flame needs a test")?)?);
         } else if words.next_if(|word| word == "table").is_some() {
-            arguments = Arguments::new(Mode::Table);
+            arguments = Self::new(Mode::Table);
         }
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -103,13 +103,13 @@ impl Arguments {
         Ok(arguments)
     }
 
-    fn new(mode: Mode) -> Arguments {
+    fn new(mode: Mode) -> Self {
         let tests = match mode {
             Mode::Ladder => ladder::TESTS.to_vec(),
             Mode::Table => published::tests(),
             Mode::Compare | Mode::Flame => Test::usual(),
         };
-        Arguments {
+        Self {
             mode,
             plan: Plan { tests, seconds: 2, is_brief: false, only: None, link: None },
             rounds: 5,
@@ -150,7 +150,7 @@ impl Arguments {
     }
 
     /// The contenders, with the one that is judged first, and those that cannot be measured here.
-    pub fn contenders(&self) -> Result<(Vec<Contender>, Vec<Missing>), String> {
+    pub(crate) fn contenders(&self) -> Result<(Vec<Contender>, Vec<Missing>), String> {
         let mut contenders = self.builds.clone();
         if contenders.is_empty() {
             if Implementation::Linerate.program().is_none() {
@@ -174,7 +174,7 @@ impl Arguments {
     }
 
     /// The part of the plan that a contender runs.
-    pub fn plan(&self, contender: &Contender) -> Plan {
+    pub(crate) fn plan(&self, contender: &Contender) -> Plan {
         match self.mode {
             Mode::Table => published::plan(contender, &self.plan),
             // Included only for the bars of these tests, it runs no other test.

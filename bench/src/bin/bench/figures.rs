@@ -14,7 +14,7 @@ use crate::arguments::Arguments;
 
 /// Measures, prints, and writes both files if requested. Nothing is written unless the binary is
 /// the release build of a commit, before and after the run.
-pub fn publish(
+pub(crate) fn publish(
     arguments: &Arguments,
     contenders: Vec<Contender>,
     missing: Vec<Missing>,

@@ -19,7 +19,7 @@ use wg::PublicKey;
 type Done = Result<(), Box<dyn Error>>;
 
 /// Runs a generator if the first argument names one.
-pub fn generate(words: &[String]) -> Option<Done> {
+pub(crate) fn generate(words: &[String]) -> Option<Done> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     Some(match words.as_slice() {
         ["sink", port] => sink(port),

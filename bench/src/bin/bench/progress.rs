@@ -11,26 +11,26 @@ use linerate_bench::suite::News;
 const TICK: Duration = Duration::from_millis(500);
 
 /// Prints events of a run.
-pub struct Progress {
+pub(crate) struct Progress {
     rounds: u32,
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
     /// `tests` is the number of tests in all rounds.
-    pub fn new(rounds: u32, tests: usize) -> Progress {
+    pub(crate) fn new(rounds: u32, tests: usize) -> Self {
         if !stderr().is_terminal() {
-            return Progress { rounds, bar: None };
+            return Self { rounds, bar: None };
         }
         let bar = ProgressBar::new(tests as u64);
         let style = "{elapsed_precise} {wide_bar} {pos}/{len}, about {eta} left: {msg}";
         bar.set_style(ProgressStyle::with_template(style).expect("the template is valid"));
         bar.enable_steady_tick(TICK);
-        Progress { rounds, bar: Some(bar) }
+        Self { rounds, bar: Some(bar) }
     }
 
     /// Prints a figure, or the name of the test that begins.
-    pub fn show(&self, round: u32, contender: &Contender, news: News<'_>) {
+    pub(crate) fn show(&self, round: u32, contender: &Contender, news: News<'_>) {
         let name = &contender.name;
         match (news, &self.bar) {
             (News::Test(test), Some(bar)) => {

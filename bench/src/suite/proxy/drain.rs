@@ -24,28 +24,28 @@ pub(super) struct Drain {
 
 impl Drain {
     /// Starts it at an address of the host.
-    pub fn start(host: &Host, address: &str) -> Drain {
+    pub(super) fn start(host: &Host, address: &str) -> Self {
         let at = format!("{address}:{AT}");
         let mut command = host.command(generator());
         command.args(["drain", &at]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("nsenter is installed (make deps)");
         let answers = BufReader::new(process.stdout.take().expect("stdout is piped"));
         eventually("the drain listens", SOON, || host.listens(AT));
-        Drain { at, process, answers }
+        Self { at, process, answers }
     }
 
     /// Its address and port.
-    pub fn at(&self) -> &str {
+    pub(super) fn at(&self) -> &str {
         &self.at
     }
 
     /// Waits until bytes arrive.
-    pub fn wait_for_bytes(&mut self) {
+    pub(super) fn wait_for_bytes(&mut self) {
         eventually("streams reach the far end", SOON, || self.count().bytes > 0);
     }
 
     /// The received bytes.
-    pub fn count(&mut self) -> Count {
+    pub(super) fn count(&mut self) -> Count {
         let question = self.process.stdin.as_mut().map(|stdin| stdin.write_all(b"\n"));
         let mut line = String::new();
         let read = self.answers.read_line(&mut line);

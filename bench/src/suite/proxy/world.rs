@@ -51,7 +51,12 @@ impl World {
     ///
     /// # Panics
     /// If it does not listen.
-    pub fn linerate(program: &Program, stack: &str, plain: &Plain, shape: Option<&str>) -> World {
+    pub(super) fn linerate(
+        program: &Program,
+        stack: &str,
+        plain: &Plain,
+        shape: Option<&str>,
+    ) -> Self {
         let wired = Wired::new(shape);
         let [calls_far, calls_near] = wired.outer().map(|one| one.endpoint(Family::V4, PORT));
         let Wired { left: near, right: far, link } = wired;
@@ -78,7 +83,7 @@ impl World {
         words.extend(plain.without.map(|names| format!("--offload-off={names}")));
         words.push(conf);
         let proxy = Service::start(&near, "proxy", words).wait_until(|| near.listens(SOCKS));
-        World {
+        Self {
             near_inner: near_inner.to_owned(),
             far_inner: far_inner.to_owned(),
             direct: None,
@@ -94,7 +99,7 @@ impl World {
     ///
     /// # Panics
     /// If it was not.
-    pub fn assert_direct(&self) {
+    pub(super) fn assert_direct(&self) {
         self.direct.iter().for_each(Direct::assert_direct);
     }
 
@@ -102,7 +107,7 @@ impl World {
     ///
     /// # Panics
     /// If they do not connect, or only through their relay.
-    pub fn tailscaled(programs: &Tailscaled, shape: Option<&str>) -> World {
+    pub(super) fn tailscaled(programs: &Tailscaled, shape: Option<&str>) -> Self {
         let Wired { left: near, right: far, link } = Wired::new(shape);
         let socks = format!("--socks5-server=127.0.0.1:{SOCKS}");
         let words = [&["--tun=userspace-networking", &socks][..], &["--tun=tailscale0"]];
@@ -110,7 +115,7 @@ impl World {
             Tailnet::start(programs, [&near, &far], link.as_ref(), &[], words);
         let [near_inner, far_inner] = addresses.map(|one| one.of(Family::V4).to_owned());
         let [proxy, other] = daemons;
-        World {
+        Self {
             direct: Some(direct),
             link,
             _others: (None, vec![other, control]),

@@ -93,7 +93,7 @@ static BY_POLICY: Rows = Rows {
 ///
 /// # Panics
 /// If it does not start or the generator ends. Earlier readings remain.
-pub fn run(plan: &Plan, readings: &RefCell<Readings>, notify: &dyn Fn(News<'_>)) {
+pub(crate) fn run(plan: &Plan, readings: &RefCell<Readings>, notify: &dyn Fn(News<'_>)) {
     let note = |measure: &'static Measure, figure: f64| {
         if plan.wants(measure) {
             notify(News::Figure(measure, figure));

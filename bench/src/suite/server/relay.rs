@@ -90,7 +90,7 @@ pub(super) fn run(
 }
 
 impl Relay {
-    fn start(kind: CoordinatorKind, programs: Option<&Headscale>) -> Relay {
+    fn start(kind: CoordinatorKind, programs: Option<&Headscale>) -> Self {
         let tailnet = Tailnet::without_members(kind);
         let host = &tailnet.coordinator.host;
         let derper = programs.and_then(Headscale::relay).map(|program| {
@@ -111,7 +111,7 @@ impl Relay {
             ];
             Service::start(host, "derper", words).wait_until(|| host.listens(DERPER))
         });
-        Relay { tailnet, derper }
+        Self { tailnet, derper }
     }
 
     fn processes(&self) -> Processes {

@@ -45,7 +45,7 @@ pub(super) fn own_binary() -> PathBuf {
 }
 
 impl Host {
-    pub fn start(name: &str) -> anyhow::Result<Host> {
+    pub(super) fn start(name: &str) -> anyhow::Result<Self> {
         let mut init = Command::new("unshare")
             .args(["--net", "--mount", "--pid", "--fork", "--", "sh", "-c", INIT])
             .stdin(Stdio::piped())
@@ -59,11 +59,11 @@ impl Host {
         let pid = line.trim().parse().ok().with_context(|| {
             format!("{name}: cannot create namespaces: run as root, or allow user namespaces")
         })?;
-        Ok(Host { init, pid })
+        Ok(Self { init, pid })
     }
 
     /// Runs `work` in the host's network namespace, where its sockets stay.
-    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
+    pub(super) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
         let network = File::open(format!("/proc/{}/ns/net", self.pid)).context("the host ended")?;
         thread::scope(|scope| {
             let enter = || setns(&network, CloneFlags::CLONE_NEWNET).map(|()| work());
@@ -74,7 +74,7 @@ impl Host {
     }
 
     /// Starts a daemon with a wg-quick file, and waits until it is ready.
-    pub fn up(&self, conf: &str) -> anyhow::Result<Daemon> {
+    pub(super) fn up(&self, conf: &str) -> anyhow::Result<Daemon> {
         fs::write(format!("/proc/{}/root/run/wg0.conf", self.pid), conf)?;
         let mut command = self.command(&own_binary().display().to_string());
         command.args(["up", "-f", "/run/wg0.conf"]);
@@ -136,7 +136,7 @@ impl Drop for Host {
 
 impl Daemon {
     /// The processor time since the start, in seconds.
-    pub fn cpu(&self) -> f64 {
+    pub(super) fn cpu(&self) -> f64 {
         let stat = fs::read_to_string(self.folder.join("stat")).unwrap_or_default();
         // After the name in parentheses utime and stime are the 12th and 13th fields.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
@@ -144,7 +144,7 @@ impl Daemon {
     }
 
     /// The peak resident memory, in megabytes.
-    pub fn peak_memory(&self) -> f64 {
+    pub(super) fn peak_memory(&self) -> f64 {
         let status = fs::read_to_string(self.folder.join("status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kibibytes = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());

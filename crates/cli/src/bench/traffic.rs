@@ -40,7 +40,7 @@ pub(super) struct Load {
 
 impl Load {
     /// Connects to an address of the other host, once the host has it.
-    pub fn start(from: &Host, to: &Host, address: &str) -> anyhow::Result<Load> {
+    pub(super) fn start(from: &Host, to: &Host, address: &str) -> anyhow::Result<Self> {
         let begin = now();
         let any = || format!("{address}:0");
         let listener = loop {
@@ -55,12 +55,12 @@ impl Load {
         let at = listener.local_addr()?;
         let from = from.inside(|| TcpStream::connect_timeout(&at, TIMEOUT))?;
         let from = from.context("cannot connect through the tunnel")?;
-        Ok(Load { from, to: listener.accept()?.0 })
+        Ok(Self { from, to: listener.accept()?.0 })
     }
 
     /// Runs for this time. Returns the received gigabits per second.
-    pub fn run(self, time: Duration) -> anyhow::Result<f64> {
-        let Load { mut from, mut to } = self;
+    pub(super) fn run(self, time: Duration) -> anyhow::Result<f64> {
+        let Self { mut from, mut to } = self;
         to.set_read_timeout(Some(TIMEOUT))?;
         thread::scope(|scope| {
             let write = move || {
@@ -157,13 +157,18 @@ pub(super) struct Flooded {
 }
 
 impl Flood {
-    pub fn start(from: &Host, to: &Host, address: &str, payload: usize) -> anyhow::Result<Flood> {
+    pub(super) fn start(
+        from: &Host,
+        to: &Host,
+        address: &str,
+        payload: usize,
+    ) -> anyhow::Result<Self> {
         let (from, to) = sockets(from, to, address)?;
-        Ok(Flood { from, to, payload })
+        Ok(Self { from, to, payload })
     }
 
-    pub fn run(self, time: Duration) -> anyhow::Result<Flooded> {
-        let Flood { from, to, payload } = self;
+    pub(super) fn run(self, time: Duration) -> anyhow::Result<Flooded> {
+        let Self { from, to, payload } = self;
         to.set_read_timeout(Some(POLL_INTERVAL))?;
         let (over, received) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {

@@ -18,7 +18,7 @@ pub(super) struct Json {
 }
 
 impl Json {
-    pub fn write(&self, writer: &mut Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    pub(super) fn write(&self, writer: &mut Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let metadata = event.metadata();

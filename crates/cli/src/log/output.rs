@@ -78,13 +78,13 @@ pub(crate) struct TerminalDetachment {
 impl TerminalDetachment {
     /// Connects to syslog, unless `LOG_LEVEL` or `JOURNAL_STREAM` is set: then logs stay on standard
     /// error.
-    pub fn prepare() -> Self {
+    pub(crate) fn prepare() -> Self {
         Self::prepare_by(|syslog| Ok(syslog.into()))
     }
 
     /// Prepares a process that will be confined like [`Self::prepare`]. Starts a process that forwards to
     /// syslog.
-    pub fn prepare_confined() -> Self {
+    pub(crate) fn prepare_confined() -> Self {
         Self::prepare_by(|syslog| process::forward_to(&syslog))
     }
 
@@ -98,7 +98,7 @@ impl TerminalDetachment {
 
     /// Redirects standard error to syslog, or to `/dev/null`. Otherwise the reader of a pipe would wait
     /// for its end.
-    pub fn detach(&self) {
+    pub(crate) fn detach(&self) {
         if !self.detaches {
             return;
         }

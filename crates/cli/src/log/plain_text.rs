@@ -15,7 +15,7 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    pub fn write(&self, out: &mut dyn Write, event: &Event<'_>) -> fmt::Result {
+    pub(super) fn write(&self, out: &mut dyn Write, event: &Event<'_>) -> fmt::Result {
         write!(out, "{}", text(event))?;
         if self.suppressed > 0 {
             write!(out, " ({} similar messages were suppressed)", self.suppressed)?;

@@ -38,7 +38,7 @@ struct Limit {
 
 impl Limits {
     /// Decides whether to log an event of a call site at `now`, which must be monotonic.
-    pub fn check(&self, call_site: Identifier, now: Duration) -> Verdict {
+    pub(super) fn check(&self, call_site: Identifier, now: Duration) -> Verdict {
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         limits.entry(call_site).or_insert_with(|| Limit::new(now)).check(now)
     }

@@ -20,7 +20,7 @@ pub(super) fn describe(interfaces: &[Interface]) -> Value {
 fn interface(interface: &Interface) -> Value {
     json!({
         "name": interface.name,
-        "public_key": interface.public_key.as_ref().map(|key| key.to_base64()),
+        "public_key": interface.public_key.as_ref().map(wg::PublicKey::to_base64),
         "listen_port": interface.listen_port,
         "fwmark": interface.fwmark,
         "peers": interface.peers.iter().map(peer).collect::<Vec<_>>(),

@@ -71,7 +71,7 @@ impl Flags {
     ///
     /// # Errors
     /// An advertised network is invalid, or only one of the two default routes is advertised.
-    pub fn check(&self) -> anyhow::Result<()> {
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         self.advertise_routes.as_ref().map(|given| read_routes(given)).transpose().map(drop)
     }
 
@@ -79,7 +79,7 @@ impl Flags {
     ///
     /// # Errors
     /// A network is invalid, or the exit node does not exist.
-    pub fn masked(&self, runtime: &Runtime, client: &Client) -> anyhow::Result<Value> {
+    pub(crate) fn masked(&self, runtime: &Runtime, client: &Client) -> anyhow::Result<Value> {
         let mut prefs = Map::new();
         let mut set = |name: &str, value: Value| {
             prefs.insert(format!("{name}Set"), json!(true));
@@ -141,7 +141,7 @@ impl Flags {
     }
 
     /// Whether any flag is given.
-    pub fn any_is_set(&self) -> bool {
+    pub(crate) fn any_is_set(&self) -> bool {
         let Self { hostname, advertise_routes, advertise_exit_node, advertise_tags, .. } = self;
         let Self { accept_routes, accept_dns, exit_node, exit_node_allow_lan_access, .. } = self;
         let Self { shields_up, snat_subnet_routes, operator, relay_server_port, .. } = self;

@@ -154,16 +154,16 @@ impl Userspace {
 
 impl Join {
     /// Sets the key that [`take_key_argument`] returned.
-    pub fn set_key(&mut self, key: Option<Zeroizing<String>>) {
+    pub(crate) fn set_key(&mut self, key: Option<Zeroizing<String>>) {
         self.key = key;
     }
 
-    pub fn log(&self) -> Log {
+    pub(crate) fn log(&self) -> Log {
         self.log
     }
 
     /// Joins, and returns once the node is connected.
-    pub fn run(mut self) -> anyhow::Result<()> {
+    pub(crate) fn run(mut self) -> anyhow::Result<()> {
         let (url, name) = self.url_and_interface()?;
         self.flags.check()?;
         let mut key = self.take_auth_key()?;

@@ -43,7 +43,7 @@ pub(crate) struct Why {
 }
 
 impl Whois {
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let client = self.selector.client()?;
         let answer = runtime()?.block_on(client.get_with("whois", "addr", &self.address))?;
         whois_lines(&answer).iter().for_each(|line| println!("{line}"));
@@ -65,7 +65,7 @@ fn whois_lines(answer: &Value) -> [String; 3] {
 }
 
 impl Netcheck {
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let client = self.selector.client()?;
         let report = runtime()?.block_on(client.get("linerate/netcheck"))?;
         let lines = netcheck_lines(&report).context("the node did not report")?;
@@ -92,7 +92,7 @@ fn netcheck_lines(report: &Value) -> Option<Vec<String>> {
 }
 
 impl Why {
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let client = self.selector.client()?;
         let answer =
             runtime()?.block_on(client.get_with("linerate/why", "target", &self.target))?;

@@ -17,7 +17,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let client = self.selector.client()?;
         let status = runtime()?.block_on(client.get("status"))?;
         if self.json {

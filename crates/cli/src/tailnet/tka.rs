@@ -72,13 +72,13 @@ enum Command {
 }
 
 impl Tka {
-    pub fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
         let client = NodeSelector { interface: self.interface }.client()?;
         let node_client = NodeClient { client, runtime: runtime()? };
         match self.command.unwrap_or(Command::Status) {
             Command::Status => show(&node_client.get("tka/status")?),
             Command::Init { keys, gen_disablements } => {
-                node_client.init(&keys, gen_disablements)?
+                node_client.init(&keys, gen_disablements)?;
             }
             Command::Sign { node, key } => {
                 let key = key.as_deref().map(public_key).transpose()?;

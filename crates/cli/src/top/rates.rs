@@ -11,12 +11,12 @@ pub(super) struct Span {
 
 impl Span {
     /// From one time to another, in nanoseconds; never zero, so that it can be a divisor.
-    pub fn between(before: u64, after: u64) -> Self {
+    pub(super) fn between(before: u64, after: u64) -> Self {
         Self { seconds: after.saturating_sub(before).max(1) as f64 / 1e9 }
     }
 
     /// The rate of a counter. A counter that has decreased was reset by a new daemon.
-    pub fn rate(self, before: u64, after: u64) -> f64 {
+    pub(super) fn rate(self, before: u64, after: u64) -> f64 {
         after.checked_sub(before).unwrap_or(after) as f64 / self.seconds
     }
 }
@@ -30,7 +30,7 @@ pub(super) struct Traffic {
 
 impl Traffic {
     /// The rates of one peer; a new one starts from zero.
-    pub fn of(span: Span, before: &[PeerState], peer: &PeerState) -> Self {
+    pub(super) fn of(span: Span, before: &[PeerState], peer: &PeerState) -> Self {
         let same = before.iter().find(|old| old.public_key == peer.public_key);
         let (rx, tx) = same.map_or((0, 0), |old| (old.rx_bytes, old.tx_bytes));
         Self {
@@ -40,7 +40,7 @@ impl Traffic {
     }
 
     /// The sum of both rates.
-    pub fn both(self) -> f64 {
+    pub(super) fn both(self) -> f64 {
         self.received + self.sent
     }
 }

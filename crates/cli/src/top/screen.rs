@@ -40,7 +40,7 @@ pub(super) struct Screen {
 
 impl Screen {
     /// Switches the terminal to the alternate screen, if standard output is one.
-    pub fn open(signals: Signals) -> io::Result<Self> {
+    pub(super) fn open(signals: Signals) -> io::Result<Self> {
         let mut out = stdout();
         if !out.is_terminal() {
             return Ok(Self { signals, out, terminal: None });
@@ -59,7 +59,7 @@ impl Screen {
     }
 
     /// Waits for this time. Returns whether the user quits meanwhile.
-    pub fn wait_for_quit(&mut self, time: Duration) -> io::Result<bool> {
+    pub(super) fn wait_for_quit(&mut self, time: Duration) -> io::Result<bool> {
         let until = sys::clock::boottime_nanos() + time.as_nanos() as u64;
         loop {
             let left = until.saturating_sub(sys::clock::boottime_nanos());
@@ -82,7 +82,7 @@ impl Screen {
     }
 
     /// The size; unlimited without a terminal.
-    pub fn size(&self) -> ScreenSize {
+    pub(super) fn size(&self) -> ScreenSize {
         if self.terminal.is_none() {
             return ScreenSize { rows: usize::MAX, columns: usize::MAX };
         }
@@ -95,7 +95,7 @@ impl Screen {
     }
 
     /// Draws over the previous lines, or prints below them without a terminal.
-    pub fn draw(&mut self, lines: &[String], columns: usize) -> io::Result<()> {
+    pub(super) fn draw(&mut self, lines: &[String], columns: usize) -> io::Result<()> {
         let text = match self.terminal {
             Some(_) => frame(lines, columns),
             None => lines.join("\n") + "\n\n",

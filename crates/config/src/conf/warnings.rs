@@ -9,20 +9,20 @@ pub(super) struct Warnings<'a> {
 }
 
 impl<'a> Warnings<'a> {
-    pub fn new(file_name: &'a str) -> Self {
+    pub(super) fn new(file_name: &'a str) -> Self {
         Self { file_name, all: Vec::new() }
     }
 
-    pub fn add(&mut self, line: usize, key: &str, warning: fmt::Arguments<'_>) {
+    pub(super) fn add(&mut self, line: usize, key: &str, warning: fmt::Arguments<'_>) {
         self.all.push(format!("{}:{line}: {key}: {warning}", self.file_name));
     }
 
     /// A warning about the whole file.
-    pub fn add_whole(&mut self, warning: &str) {
+    pub(super) fn add_whole(&mut self, warning: &str) {
         self.all.push(format!("{}: {warning}", self.file_name));
     }
 
-    pub fn into_all(self) -> Vec<String> {
+    pub(super) fn into_all(self) -> Vec<String> {
         self.all
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Undo {
 
 impl Undo {
     /// Saves a node and its index.
-    pub fn save_node(&mut self, before: &Node, index: u32) {
+    pub(crate) fn save_node(&mut self, before: &Node, index: u32) {
         let id = before.id;
         self.objects.entry((Kind::Node, id.0)).or_insert_with(|| {
             self.indexes.insert(id, index);

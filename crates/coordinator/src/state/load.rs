@@ -58,7 +58,7 @@ impl State {
             match self.nodes.contains(id) {
                 true => self.note_parts(id, Parts::REWRITTEN),
                 false => {
-                    self.journal.note(Change::Node { id, index: NO_INDEX, parts: Parts::REMOVED })
+                    self.journal.note(Change::Node { id, index: NO_INDEX, parts: Parts::REMOVED });
                 }
             }
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::simulation::{Machine, World};
 
-pub fn save(world: &mut World, text: &Value) {
+pub(crate) fn save(world: &mut World, text: &Value) {
     try_save(world, text).unwrap();
 }
 
@@ -21,7 +21,7 @@ fn try_save(world: &mut World, text: &Value) -> Result<(), Refusal> {
 }
 
 /// A policy with these rules, and with tags that Anna owns.
-pub fn policy(rules: &Value) -> Value {
+pub(crate) fn policy(rules: &Value) -> Value {
     let mut policy = json!({
         "tagOwners": {
             "tag:db": ["anna@"], "tag:web": ["anna@"], "tag:gate": ["anna@"],
@@ -32,12 +32,12 @@ pub fn policy(rules: &Value) -> Value {
     policy
 }
 
-pub fn tagged(world: &mut World, tag: &str) -> String {
+pub(crate) fn tagged(world: &mut World, tag: &str) -> String {
     let tags = vec![tag.to_owned()];
     world.auth_key(NewKey { tags, reusable: true, ..NewKey::default() })
 }
 
-pub fn key_of(world: &mut World, user: UserId) -> String {
+pub(crate) fn key_of(world: &mut World, user: UserId) -> String {
     world.auth_key(NewKey { user: Some(user), reusable: true, ..NewKey::default() })
 }
 

@@ -14,7 +14,7 @@ use crate::{
     simulation::{Machine, URL, World},
 };
 
-pub fn profile(subject: &str, username: &str) -> Profile {
+pub(crate) fn profile(subject: &str, username: &str) -> Profile {
     Profile {
         identity: Identity { issuer: "https://id.test".into(), subject: subject.into() },
         username: username.into(),

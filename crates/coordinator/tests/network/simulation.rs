@@ -15,9 +15,9 @@ use tailnet::{
 };
 
 /// The prefix of the URLs of pending registrations.
-pub const URL: &str = "https://net.test/register/";
+pub(crate) const URL: &str = "https://net.test/register/";
 
-pub struct World {
+pub(crate) struct World {
     pub state: State,
     pub now: Time,
     pub user: UserId,
@@ -30,7 +30,7 @@ pub struct World {
 }
 
 /// A machine, and the map of its client.
-pub struct Machine {
+pub(crate) struct Machine {
     pub machine: MachinePublic,
     pub key: NodePublic,
     pub disco: DiscoPublic,
@@ -55,11 +55,11 @@ pub struct Machine {
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(Settings::default())
     }
 
-    pub fn with(settings: Settings) -> Self {
+    pub(crate) fn with(settings: Settings) -> Self {
         let (state, now) = (State::new(settings), Time(1_800_000_000_000));
         let (store, written, version, keys) = (BTreeMap::new(), BTreeMap::new(), 0, 0);
         let mut world = Self { state, now, user: UserId(0), store, written, version, keys };
@@ -67,7 +67,7 @@ impl World {
         world
     }
 
-    pub fn add_user(&mut self, name: &str) -> UserId {
+    pub(crate) fn add_user(&mut self, name: &str) -> UserId {
         let user = User { name: name.into(), ..User::default() };
         let id = self.state.create_user(user, self.now).unwrap().id;
         self.commit();
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// Stores and publishes the changes, as the server does after each batch.
-    pub fn commit(&mut self) {
+    pub(crate) fn commit(&mut self) {
         let writes = self.state.take_writes();
         self.version += i64::from(!writes.is_empty());
         for stored in writes {
@@ -91,13 +91,13 @@ impl World {
     }
 
     /// The objects that were written after this version.
-    pub fn since(&self, version: i64) -> Vec<Stored> {
+    pub(crate) fn since(&self, version: i64) -> Vec<Stored> {
         let new = self.store.iter().filter(|(which, _)| self.written[*which] > version);
         new.map(|(_, stored)| stored.clone()).collect()
     }
 
     /// The server restarts from the store.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.state = self.loaded();
     }
 
@@ -109,7 +109,7 @@ impl World {
     }
 
     /// Advances the time, and handles due timers.
-    pub fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now.after(time);
         while let Some(due) = self.state.next_timeout().filter(|due| *due <= end) {
             self.now = self.now.max(due);
@@ -119,7 +119,7 @@ impl World {
         self.now = end;
     }
 
-    pub fn auth_key(&mut self, new: NewKey) -> String {
+    pub(crate) fn auth_key(&mut self, new: NewKey) -> String {
         self.keys += 1;
         let text = secret::write(&[self.keys; 38]);
         self.state.create_key(new, &text, self.now).unwrap();
@@ -128,12 +128,12 @@ impl World {
     }
 
     /// A reusable key of the first user.
-    pub fn reusable(&mut self) -> String {
+    pub(crate) fn reusable(&mut self) -> String {
         self.auth_key(NewKey { user: Some(self.user), reusable: true, ..NewKey::default() })
     }
 
     /// The answer to a request to register.
-    pub fn send_register(&mut self, machine: &Machine, fields: Value) -> Value {
+    pub(crate) fn send_register(&mut self, machine: &Machine, fields: Value) -> Value {
         let mut request = json!({
             "Version": 131, "NodeKey": machine.key, "Hostinfo": machine.hostinfo,
         });
@@ -152,7 +152,7 @@ impl World {
     }
 
     /// Registers with a key. Returns the error, which is empty on success.
-    pub fn register(&mut self, machine: &mut Machine, auth_key: &str) -> String {
+    pub(crate) fn register(&mut self, machine: &mut Machine, auth_key: &str) -> String {
         let answer = self.send_register(machine, json!({ "Auth": { "AuthKey": auth_key } }));
         if let Some(id) = self.state.find_machine_node(&machine.machine, &machine.key) {
             machine.id = id;
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// Registers a machine, sends its update and starts its stream.
-    pub fn join(&mut self, number: u8, auth_key: &str) -> Machine {
+    pub(crate) fn join(&mut self, number: u8, auth_key: &str) -> Machine {
         let mut machine = Machine::new(number);
         assert_eq!(self.register(&mut machine, auth_key), "");
         self.send_update(&machine, json!({ "Endpoints": [format!("192.0.2.{number}:41641")] }));
@@ -170,13 +170,13 @@ impl World {
     }
 
     /// Sends an update of a machine.
-    pub fn send_update(&mut self, machine: &Machine, fields: Value) {
+    pub(crate) fn send_update(&mut self, machine: &Machine, fields: Value) {
         self.apply_map_request(machine, fields);
         self.commit();
     }
 
     /// Applies an update of a machine, without storing it.
-    pub fn apply_map_request(&mut self, machine: &Machine, fields: Value) {
+    pub(crate) fn apply_map_request(&mut self, machine: &Machine, fields: Value) {
         let mut request = json!({
             "Version": 131, "NodeKey": machine.key, "DiscoKey": machine.disco,
             "Hostinfo": machine.hostinfo, "OmitPeers": true,
@@ -187,7 +187,7 @@ impl World {
     }
 
     /// Starts the stream of a machine.
-    pub fn follow(&mut self, machine: &mut Machine) {
+    pub(crate) fn follow(&mut self, machine: &mut Machine) {
         let stream = self.state.connect(machine.id, self.now);
         self.commit();
         machine.session = Some((Session::new(machine.id, machine.key), stream));
@@ -196,7 +196,7 @@ impl World {
     }
 
     /// Starts a stream that resumes the previous one if the server can. Returns whether it resumed.
-    pub fn resume(&mut self, machine: &mut Machine, server: &str) -> bool {
+    pub(crate) fn resume(&mut self, machine: &mut Machine, server: &str) -> bool {
         let stream = self.state.connect(machine.id, self.now);
         self.commit();
         let before = machine.position.0.clone();
@@ -210,14 +210,14 @@ impl World {
     }
 
     /// Ends the stream of a machine.
-    pub fn disconnect(&mut self, machine: &mut Machine) {
+    pub(crate) fn disconnect(&mut self, machine: &mut Machine) {
         let (_, stream) = machine.session.take().unwrap();
         self.state.disconnect(machine.id, stream, self.now);
         self.commit();
     }
 
     /// Reads the next frame of a machine. Returns whether there was one.
-    pub fn poll(&mut self, machine: &mut Machine) -> bool {
+    pub(crate) fn poll(&mut self, machine: &mut Machine) -> bool {
         let (session, _) = machine.session.as_mut().unwrap();
         let frame = match session.poll(&self.state, self.now) {
             PollResult::Nothing => return false,
@@ -237,17 +237,17 @@ impl World {
         true
     }
 
-    pub fn name(&self, machine: &Machine) -> String {
+    pub(crate) fn name(&self, machine: &Machine) -> String {
         self.state.node(machine.id).unwrap().node.name.clone()
     }
 
-    pub fn address(&self, machine: &Machine) -> String {
+    pub(crate) fn address(&self, machine: &Machine) -> String {
         self.state.node(machine.id).unwrap().node.v4.to_string()
     }
 }
 
 /// All stored objects of a state.
-pub fn stored_objects(state: &State) -> Vec<String> {
+pub(crate) fn stored_objects(state: &State) -> Vec<String> {
     let users = state.users().map(|user| format!("{user:?}"));
     let nodes = state.nodes().map(|view| format!("{:?}", view.node));
     let keys = state.keys().map(|key| format!("{key:?}"));
@@ -266,7 +266,7 @@ pub fn stored_objects(state: &State) -> Vec<String> {
 }
 
 impl Machine {
-    pub fn new(number: u8) -> Self {
+    pub(crate) fn new(number: u8) -> Self {
         Self {
             machine: MachinePublic([number; 32]),
             key: NodePublic([number; 32]),
@@ -286,7 +286,7 @@ impl Machine {
     }
 
     /// Applies a frame, as clients do (tailscale `controlclient/map.go`).
-    pub fn take(&mut self, frame: &Value) {
+    pub(crate) fn take(&mut self, frame: &Value) {
         self.frames.push(frame.as_object().unwrap().keys().cloned().collect());
         if let Some(own) = frame.get("Node") {
             self.own = own.clone();
@@ -333,14 +333,14 @@ impl Machine {
     }
 
     /// A session that resumes the previous stream.
-    pub fn next_session(&self, network: &str) -> Session {
+    pub(crate) fn next_session(&self, network: &str) -> Session {
         let (previous_stream, previous_seq) = self.position.clone();
         let request = MapRequest { previous_stream, previous_seq, ..MapRequest::default() };
         Session::new(self.id, self.key).resumable(network, &request)
     }
 
     /// The entry of a peer in the map, or null.
-    pub fn peer(&self, other: &Machine) -> &Value {
+    pub(crate) fn peer(&self, other: &Self) -> &Value {
         self.peers.get(&other.id.0).unwrap_or(&Value::Null)
     }
 }

@@ -60,15 +60,15 @@ const OUTER: u8 = 0x5c;
 
 /// Proof that this processor has the needed features.
 #[derive(Clone, Copy)]
-pub struct Lanes(());
+pub(super) struct Lanes(());
 
 impl Lanes {
-    pub fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         is_x86_feature_detected!("avx512f").then_some(Self(()))
     }
 
     /// All messages must have the same length.
-    pub fn hash_each(self, messages: &[[&[u8]; 2]]) -> Vec<[u8; 32]> {
+    pub(super) fn hash_each(self, messages: &[[&[u8]; 2]]) -> Vec<[u8; 32]> {
         let mut hashes = Vec::with_capacity(messages.len());
         for messages in messages.chunks(LANES) {
             if messages.len() < MIN_BATCH {
@@ -83,7 +83,7 @@ impl Lanes {
     }
 
     /// All inputs must have the same length, at most one block.
-    pub fn derive_each<const N: usize>(self, jobs: &[Job<'_>]) -> Vec<[Secret; N]> {
+    pub(super) fn derive_each<const N: usize>(self, jobs: &[Job<'_>]) -> Vec<[Secret; N]> {
         let mut derived = Vec::with_capacity(jobs.len());
         for jobs in jobs.chunks(LANES) {
             if jobs.len() < MIN_BATCH {

@@ -8,22 +8,22 @@ use crate::stack;
 /// The vector `Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s` of cacophony
 /// (haskell-cryptography/cacophony, `vectors/cacophony.txt`, public domain).
 mod vector {
-    pub const PROLOGUE: &str = "4a6f686e2047616c74";
-    pub const PSK: &str = "54686973206973206d7920417573747269616e20706572737065637469766521";
-    pub const INIT_STATIC: &str =
+    pub(super) const PROLOGUE: &str = "4a6f686e2047616c74";
+    pub(super) const PSK: &str = "54686973206973206d7920417573747269616e20706572737065637469766521";
+    pub(super) const INIT_STATIC: &str =
         "e61ef9919cde45dd5f82166404bd08e38bceb5dfdfded0a34c8df7ed542214d1";
-    pub const INIT_EPHEMERAL: &str =
+    pub(super) const INIT_EPHEMERAL: &str =
         "893e28b9dc6ca8d611ab664754b8ceb7bac5117349a4439a6b0569da977c464a";
-    pub const INIT_REMOTE_STATIC: &str =
+    pub(super) const INIT_REMOTE_STATIC: &str =
         "31e0303fd6418d2f8c0e78b91f22e8caed0fbe48656dcf4767e4834f701b8f62";
-    pub const RESP_STATIC: &str =
+    pub(super) const RESP_STATIC: &str =
         "4a3acbfdb163dec651dfa3194dece676d437029c62a408b4c5ea9114246e4893";
-    pub const RESP_EPHEMERAL: &str =
+    pub(super) const RESP_EPHEMERAL: &str =
         "bbdb4cdbd309f1a1f2e1456967fe288cadd6f712d65dc7b7793d5e63da6b375b";
 
     /// Payload and ciphertext of initiation, response and transport messages. The sides alternate,
     /// starting with the initiator.
-    pub const MESSAGES: [(&str, &str); 6] = [
+    pub(super) const MESSAGES: [(&str, &str); 6] = [
         (
             "4c756477696720766f6e204d69736573",
             "ca35def5ae56cec33dc2036731ab14896bc4c75dbb07a61f879f8e3afa4c7944\

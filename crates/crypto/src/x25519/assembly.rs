@@ -7,7 +7,7 @@ use crate::x25519::Secret;
 
 /// Whether the processor has all features that graviola requires. Without any of them it panics,
 /// even if the called code does not use the feature.
-pub fn is_supported() -> bool {
+pub(super) fn is_supported() -> bool {
     is_x86_feature_detected!("adx")
         && is_x86_feature_detected!("aes")
         && is_x86_feature_detected!("avx")
@@ -17,11 +17,11 @@ pub fn is_supported() -> bool {
         && is_x86_feature_detected!("pclmulqdq")
 }
 
-pub fn public_key(private: &[u8; 32]) -> [u8; 32] {
+pub(super) fn public_key(private: &[u8; 32]) -> [u8; 32] {
     StaticPrivateKey::from_array(private).public_key().as_bytes()
 }
 
-pub fn diffie_hellman(private: &[u8; 32], public: &[u8; 32]) -> Option<Secret> {
+pub(super) fn diffie_hellman(private: &[u8; 32], public: &[u8; 32]) -> Option<Secret> {
     let shared =
         StaticPrivateKey::from_array(private).diffie_hellman(&PublicKey::from_array(public));
     shared.ok().map(|shared| Zeroizing::new(shared.0))

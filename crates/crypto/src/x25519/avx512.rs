@@ -38,17 +38,17 @@ type Words = [[u64; LANES]; WORDS];
 
 /// Proof that this processor has the needed features.
 #[derive(Clone, Copy)]
-pub struct Lanes(());
+pub(super) struct Lanes(());
 
 impl Lanes {
-    pub fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         let available = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512ifma");
         available.then_some(Self(()))
     }
 
-    pub fn diffie_hellman_each(self, jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
+    pub(super) fn diffie_hellman_each(self, jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
         let mut results = Vec::with_capacity(jobs.len());
         for jobs in jobs.chunks(LANES * ROUNDS) {
             let (several, alone) = jobs.split_at(count_in_lanes(jobs.len(), MIN_PRODUCTS));
@@ -64,7 +64,7 @@ impl Lanes {
         results
     }
 
-    pub fn public_key_each(self, privates: &[&[u8; 32]]) -> Vec<[u8; 32]> {
+    pub(super) fn public_key_each(self, privates: &[&[u8; 32]]) -> Vec<[u8; 32]> {
         let mut results = Vec::with_capacity(privates.len());
         for privates in privates.chunks(LANES * ROUNDS) {
             let (several, alone) =

@@ -16,7 +16,7 @@ const CAPACITY: usize = 128;
 
 /// Addresses that datagrams were sent to. Answers are expected from exactly these addresses.
 #[derive(Debug, Default)]
-pub struct ExpectedSenders {
+pub(crate) struct ExpectedSenders {
     /// In order of use; the most recent is last.
     latest: Mutex<Vec<IpAddr>>,
     changes: AtomicU64,
@@ -24,7 +24,7 @@ pub struct ExpectedSenders {
 
 impl ExpectedSenders {
     /// Records that a datagram is sent to this address.
-    pub fn note(&self, to: IpAddr) {
+    pub(crate) fn note(&self, to: IpAddr) {
         let (mut latest, address) = (lock(&self.latest), to.to_canonical());
         match latest.iter().rposition(|known| *known == address) {
             Some(at) => latest[at..].rotate_left(1),
@@ -38,16 +38,16 @@ impl ExpectedSenders {
         }
     }
 
-    pub fn has(&self, from: IpAddr) -> bool {
+    pub(crate) fn has(&self, from: IpAddr) -> bool {
         lock(&self.latest).contains(&from.to_canonical())
     }
 
-    pub fn latest_first(&self) -> Vec<IpAddr> {
+    pub(crate) fn latest_first(&self) -> Vec<IpAddr> {
         lock(&self.latest).iter().rev().copied().collect()
     }
 
     /// Number of addresses that were added.
-    pub fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 }

@@ -25,7 +25,7 @@ struct Limit {
 
 /// Token buckets, for all senders and by address.
 #[derive(Debug)]
-pub struct RateLimit {
+pub(super) struct RateLimit {
     all: Bucket,
     buckets: [Bucket; BUCKETS],
 }
@@ -38,7 +38,7 @@ impl Default for RateLimit {
 
 impl RateLimit {
     /// Whether a datagram from this address is admitted.
-    pub fn admits(&self, from: Option<IpAddr>, at: Time) -> bool {
+    pub(super) fn admits(&self, from: Option<IpAddr>, at: Time) -> bool {
         let bucket = from.map_or(0, bucket_of);
         self.buckets[bucket].admits(ONE, at) && self.all.admits(ALL, at)
     }

@@ -44,7 +44,7 @@ pub(super) struct InboundBatch {
 
 impl InboundBatch {
     /// Creates a batch of `slots` slots.
-    pub fn new(slots: usize) -> Self {
+    pub(super) fn new(slots: usize) -> Self {
         Self { batch: RecvBatch::new(slots), sessions: Vec::new(), jobs: Vec::new() }
     }
 }
@@ -98,7 +98,7 @@ impl<I: IpSend> Work for Delivery<I> {
 
 impl<I: IpSend> Delivery<I> {
     /// Creates a stage that delivers to `ip`, for batches of `slots` slots.
-    pub fn new(shared: &Shared, ip: I, slots: usize) -> Self {
+    pub(super) fn new(shared: &Shared, ip: I, slots: usize) -> Self {
         Self {
             device: shared.device.clone(),
             ip,

@@ -34,7 +34,7 @@ pub(super) struct Contention {
 impl Contention {
     /// Records whether datagrams were lost before a batch, and whether it has several peers. A
     /// handshake counts as several peers.
-    pub fn note(&mut self, lost: bool, several: bool, now: Time) {
+    pub(super) fn note(&mut self, lost: bool, several: bool, now: Time) {
         if lost {
             self.lost = Some(now);
         }
@@ -44,7 +44,7 @@ impl Contention {
     }
 
     /// Whether peers compete for the socket.
-    pub fn is_contended(&self, now: Time) -> bool {
+    pub(super) fn is_contended(&self, now: Time) -> bool {
         let within =
             |then: Option<Time>, lifetime| then.is_some_and(|then| now.since(then) < lifetime);
         within(self.lost, LOSS_LIFETIME) && within(self.several_peers, SEVERAL_PEERS_LIFETIME)

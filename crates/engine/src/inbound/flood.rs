@@ -61,7 +61,7 @@ impl FloodDetector {
 
 /// Controls shedding at the inbound half's socket.
 #[derive(Debug, Default)]
-pub struct FloodShedder {
+pub(super) struct FloodShedder {
     detector: FloodDetector,
     left_out: u64,
     /// The share at the socket, and the number of changes of expected senders that it includes.
@@ -74,7 +74,7 @@ impl FloodShedder {
     /// Takes the number of unexpected datagrams received so far, the number that the socket has
     /// shed since the last call, and the number of changes of `expected`. `set` starts or stops
     /// shedding at the socket and returns whether that succeeded.
-    pub fn handle(
+    pub(super) fn handle(
         &mut self,
         (received, left_out): (u64, u64),
         changes: u64,

@@ -29,7 +29,7 @@ pub(super) struct Fit<'a> {
 
 impl Fit<'_> {
     /// Makes a run fit the path to its peer.
-    pub fn run(&self, peer: &Arc<Peer>, run: &mut [Item<'_>], limit: PathLimit) {
+    pub(super) fn run(&self, peer: &Arc<Peer>, run: &mut [Item<'_>], limit: PathLimit) {
         run.iter_mut().for_each(|item| self.item(peer, item, limit));
     }
 

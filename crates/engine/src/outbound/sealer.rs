@@ -22,7 +22,7 @@ pub(super) struct Sealer<U> {
 }
 
 impl<U: UdpSend> Sealer<U> {
-    pub fn new(shared: &Shared, udp: U) -> Self {
+    pub(super) fn new(shared: &Shared, udp: U) -> Self {
         Self {
             device: shared.device.clone(),
             sender: DatagramSender::new(udp, &shared.attached),

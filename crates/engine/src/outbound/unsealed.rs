@@ -21,11 +21,11 @@ pub(super) struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    pub fn plain(packet: &'a [u8], ecn: Ecn) -> Self {
+    pub(super) fn plain(packet: &'a [u8], ecn: Ecn) -> Self {
         Self { segments: Segments::whole(packet), first: 0, ecn }
     }
 
-    pub fn stage(&self, device: &Device, staged: &mut StagedPackets, peer: &Arc<Peer>) {
+    pub(super) fn stage(&self, device: &Device, staged: &mut StagedPackets, peer: &Arc<Peer>) {
         for index in self.indices() {
             let mut packet = vec![0; self.segments.segment_len(index)];
             self.segments.write(index, &mut packet);
@@ -34,7 +34,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    pub fn indices(&self) -> Range<usize> {
+    pub(super) fn indices(&self) -> Range<usize> {
         self.first..self.segments.count()
     }
 }
@@ -89,7 +89,7 @@ pub(super) struct Run {
 impl Unsealed {
     /// Writes a run to `peer`, padded up to `mtu`. Returns false without a session; the caller must
     /// stage the packets.
-    pub fn push(
+    pub(super) fn push(
         &mut self,
         device: &Device,
         peer: &Arc<Peer>,
@@ -112,7 +112,7 @@ impl Unsealed {
     }
 
     /// Writes a keepalive, if there is a session.
-    pub fn push_keepalive(&mut self, device: &Device, peer: &Arc<Peer>, now: Time) {
+    pub(super) fn push_keepalive(&mut self, device: &Device, peer: &Arc<Peer>, now: Time) {
         match device.reserve_keepalive(peer, now) {
             Ok(reservation) => {
                 self.push_run(peer, reservation, &[Item::plain(&[], Ecn::NotEct)], 0);
@@ -143,7 +143,13 @@ impl Unsealed {
 
     /// Writes a probe or its answer, without padding, because the length is what it tests. Does
     /// nothing without a session.
-    pub fn push_probe(&mut self, device: &Device, peer: &Arc<Peer>, probe: Probe, now: Time) {
+    pub(super) fn push_probe(
+        &mut self,
+        device: &Device,
+        peer: &Arc<Peer>,
+        probe: Probe,
+        now: Time,
+    ) {
         let Some(mut datagram) = InBandDatagram::new(device, peer, probe.plaintext_len(), now)
         else {
             return;
@@ -153,7 +159,7 @@ impl Unsealed {
     }
 
     /// Writes a message of a key exchange. Does nothing without a session.
-    pub fn push_exchange(
+    pub(super) fn push_exchange(
         &mut self,
         device: &Device,
         peer: &Arc<Peer>,
@@ -190,7 +196,7 @@ impl Unsealed {
     }
 
     /// Removes everything.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.out.clear();
         self.runs.clear();
         self.lens.clear();

@@ -18,7 +18,7 @@ use wg::{
     config::{AllowedIpChange, DeviceChange, PeerChange},
 };
 
-pub struct Host<U = NetSend> {
+pub(crate) struct Host<U = NetSend> {
     pub port: Port,
     pub address: SocketAddr,
     pub control: Arc<Mutex<Control<ChaCha20Rng>>>,
@@ -34,12 +34,12 @@ pub struct Host<U = NetSend> {
 impl<U: UdpSend> Host<U> {
     /// Creates the host at 192.0.2.`number`. Its data is sent by the result of `wrap` on its
     /// socket.
-    pub fn new(network: &Network, number: u8, wrap: impl FnOnce(NetSend) -> U) -> Self {
+    pub(crate) fn new(network: &Network, number: u8, wrap: impl FnOnce(NetSend) -> U) -> Self {
         Self::with(network, number, wrap, Attachments::default())
     }
 
     /// Creates a host with optional parts.
-    pub fn with(
+    pub(crate) fn with(
         network: &Network,
         number: u8,
         wrap: impl FnOnce(NetSend) -> U,
@@ -82,7 +82,7 @@ impl<U: UdpSend> Host<U> {
     }
 
     /// Adds a peer with the allowed IPs `net`.
-    pub fn introduce(&self, (key, address): (PublicKey, SocketAddr), net: &str) {
+    pub(crate) fn introduce(&self, (key, address): (PublicKey, SocketAddr), net: &str) {
         let net = AllowedIpChange { net: net.parse().unwrap(), remove: false };
         let peer =
             PeerChange { endpoint: Some(address), allowed_ips: vec![net], ..PeerChange::new(key) };
@@ -90,34 +90,34 @@ impl<U: UdpSend> Host<U> {
         self.control.lock().unwrap().apply(change).unwrap();
     }
 
-    pub fn identity(&self) -> (PublicKey, SocketAddr) {
+    pub(crate) fn identity(&self) -> (PublicKey, SocketAddr) {
         (self.key, self.address)
     }
 
     /// Sets the endpoint of the peer with the allowed IP `address`.
-    pub fn set_endpoint(&self, address: &str, endpoint: Endpoint) {
+    pub(crate) fn set_endpoint(&self, address: &str, endpoint: Endpoint) {
         let mut control = self.control.lock().unwrap();
         let peer = *control.device().route(address.parse().unwrap()).unwrap().public_key();
         control.set_endpoint(&peer, endpoint).unwrap();
     }
 
-    pub fn drops(&self, reason: DropReason) -> u64 {
+    pub(crate) fn drops(&self, reason: DropReason) -> u64 {
         self.control.lock().unwrap().device().drops.get(reason)
     }
 
     /// All counted drops.
-    pub fn all_drops(&self) -> Vec<(DropReason, u64)> {
+    pub(crate) fn all_drops(&self) -> Vec<(DropReason, u64)> {
         let counted = |reason: &DropReason| (*reason, self.drops(*reason));
         DropReason::ALL.iter().map(counted).filter(|(_, count)| *count != 0).collect()
     }
 
     /// Starts the second threads, as on a machine with many cores.
-    pub fn start_seconds(&mut self) {
+    pub(crate) fn start_seconds(&mut self) {
         self.outbound.start_second_thread(|| {}).unwrap();
         self.inbound.start_second_thread(|| {}).unwrap();
     }
 
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.outbound.step(true).unwrap();
         self.inbound.step(true).unwrap();
         self.inbox.wake();
@@ -125,30 +125,30 @@ impl<U: UdpSend> Host<U> {
     }
 
     /// Probes the path MTU of every peer, up to `mtu`, which becomes the interface's MTU.
-    pub fn probe_paths(&self, network: &Network, mtu: u16) {
+    pub(crate) fn probe_paths(&self, network: &Network, mtu: u16) {
         self.mtu.store(mtu.into(), Ordering::Relaxed);
         let now = Time::from_nanos(network.now().as_nanos() as u64);
         self.control.lock().unwrap().probe_paths(Some(mtu), now);
     }
 
     /// The path MTU of the first peer, as far as it is known.
-    pub fn path_mtu(&self) -> Option<u16> {
+    pub(crate) fn path_mtu(&self) -> Option<u16> {
         self.control.lock().unwrap().peers().next().and_then(|peer| peer.path_mtu)
     }
 
     /// Bytes of all datagrams to the first peer, without handshakes.
-    pub fn sent_bytes(&self) -> Option<u64> {
+    pub(crate) fn sent_bytes(&self) -> Option<u64> {
         self.control.lock().unwrap().peers().next().map(|peer| peer.tx_bytes)
     }
 
-    pub fn try_step_outbound(&mut self) -> std::io::Result<()> {
+    pub(crate) fn try_step_outbound(&mut self) -> std::io::Result<()> {
         self.outbound.step(true).map(drop)
     }
 }
 
 /// Two hosts that are peers: 10.0.0.1 and fd00::1 are at the first one, 10.0.0.2 and fd00::2 at the
 /// second.
-pub fn pair(seed: u64, link: Link) -> (Network, Host, Host) {
+pub(crate) fn pair(seed: u64, link: Link) -> (Network, Host, Host) {
     let network = Network::new(seed, link);
     let (a, b) = (Host::new(&network, 1, |net| net), Host::new(&network, 2, |net| net));
     make_peers(&a, &b);
@@ -156,7 +156,7 @@ pub fn pair(seed: u64, link: Link) -> (Network, Host, Host) {
 }
 
 /// Makes two hosts peers, with the addresses of [`pair`].
-pub fn make_peers(a: &Host, b: &Host) {
+pub(crate) fn make_peers(a: &Host, b: &Host) {
     for net in ["10.0.0.2/32", "fd00::2/128"] {
         a.introduce(b.identity(), net);
     }
@@ -166,7 +166,7 @@ pub fn make_peers(a: &Host, b: &Host) {
 }
 
 /// Runs the hosts for `duration`, in steps of a millisecond.
-pub fn run<U: UdpSend>(network: &Network, hosts: &mut [&mut Host<U>], duration: Duration) {
+pub(crate) fn run<U: UdpSend>(network: &Network, hosts: &mut [&mut Host<U>], duration: Duration) {
     let end = network.now() + duration;
     while network.now() < end {
         for host in hosts.iter_mut() {
@@ -178,7 +178,7 @@ pub fn run<U: UdpSend>(network: &Network, hosts: &mut [&mut Host<U>], duration: 
 
 /// A valid IP packet of an experimental protocol (RFC 3692) with `payload` bytes, which identify it
 /// by `number`. The protocol has no ports, so each pair of addresses is one flow.
-pub fn packet(from: &str, to: &str, tos: u8, number: u32, payload: usize) -> Vec<u8> {
+pub(crate) fn packet(from: &str, to: &str, tos: u8, number: u32, payload: usize) -> Vec<u8> {
     let mut packet = match (from.parse().unwrap(), to.parse().unwrap()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let len = (20 + payload.max(4)) as u16;
@@ -205,7 +205,7 @@ pub fn packet(from: &str, to: &str, tos: u8, number: u32, payload: usize) -> Vec
 }
 
 /// Sends `packet` and takes its datagram off the network.
-pub fn capture(network: &Network, host: &mut Host, packet: Vec<u8>) -> Vec<u8> {
+pub(crate) fn capture(network: &Network, host: &mut Host, packet: Vec<u8>) -> Vec<u8> {
     host.port.push(packet);
     host.step();
     network.take_in_flight().pop().expect("there is a session, so the packet is on its way")

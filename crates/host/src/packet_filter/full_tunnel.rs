@@ -14,7 +14,7 @@ const PREMANGLE: Chain =
 const POSTMANGLE: Chain =
     Chain { name: "postmangle", kind: "filter", hook: "postrouting", priority: -150 };
 
-pub fn add_rules(rules: &mut Ruleset, interface: &str, addresses: &[IpNet], mark: FwMark) {
+pub(super) fn add_rules(rules: &mut Ruleset, interface: &str, addresses: &[IpNet], mark: FwMark) {
     // A chain without a rule would be reported as flushed.
     if !addresses.is_empty() {
         rules.add_chain(PRERAW);

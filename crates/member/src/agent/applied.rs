@@ -63,7 +63,7 @@ pub(super) struct Update {
 }
 
 impl AppliedSettings {
-    pub fn new(has_interface: bool, address_ranges: Vec<IpNet>) -> Self {
+    pub(super) fn new(has_interface: bool, address_ranges: Vec<IpNet>) -> Self {
         Self {
             has_interface,
             address_ranges,
@@ -75,39 +75,44 @@ impl AppliedSettings {
         }
     }
 
-    pub fn has_interface(&self) -> bool {
+    pub(super) fn has_interface(&self) -> bool {
         self.has_interface
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }
 
     /// Takes the map entries of the peers. The settings do not need them afterwards.
-    pub fn take_paths(&mut self) -> Vec<(NodePublic, PeerInfo)> {
+    pub(super) fn take_paths(&mut self) -> Vec<(NodePublic, PeerInfo)> {
         std::mem::take(&mut self.settings.paths)
     }
 
     /// Takes the names. The settings do not need them afterwards.
-    pub fn take_names(&mut self) -> magic_dns::Config {
+    pub(super) fn take_names(&mut self) -> magic_dns::Config {
         std::mem::take(&mut self.settings.names)
     }
 
     /// Forgets the settings, because the data plane removes those of another node key.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.settings = Settings::default();
         (self.sent_all, self.sent_saved_map) = (false, false);
     }
 
     /// Requests an update. Returns whether to start it now; otherwise it is due later, because
     /// another one was shortly before.
-    pub fn request(&mut self, now: Duration) -> bool {
+    pub(super) fn request(&mut self, now: Duration) -> bool {
         self.updates.request(now);
         self.updates.is_due(now)
     }
 
     /// Computes the settings again.
-    pub fn update(&mut self, node: &ThisNode, around: Surroundings<'_>, clock: Clock) -> Update {
+    pub(super) fn update(
+        &mut self,
+        node: &ThisNode,
+        around: Surroundings<'_>,
+        clock: Clock,
+    ) -> Update {
         let Clock { now, wall } = clock;
         self.updates.begin(now);
         let environment = Environment {
@@ -166,12 +171,12 @@ impl AppliedSettings {
     }
 
     /// The time of the next update.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.expiry.into_iter().chain(self.updates.due()).min()
     }
 
     /// Takes the time at which the event of `began` was handled.
-    pub fn handle_done(&mut self, began: Duration, now: Duration) {
+    pub(super) fn handle_done(&mut self, began: Duration, now: Duration) {
         self.updates.handle_done(began, now);
     }
 }

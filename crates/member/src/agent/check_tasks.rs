@@ -32,12 +32,12 @@ pub(super) struct CheckTasks {
 }
 
 impl CheckTasks {
-    pub fn new(results: mpsc::Sender<CheckResult>) -> Self {
+    pub(super) fn new(results: mpsc::Sender<CheckResult>) -> Self {
         Self { results }
     }
 
     /// Resolves the name of a relay.
-    pub fn look_up(&self, name: String) {
+    pub(super) fn look_up(&self, name: String) {
         let results = self.results.clone();
         tokio::spawn(async move {
             let Ok(_permit) = LOOKUPS.acquire().await else { return };
@@ -48,7 +48,7 @@ impl CheckTasks {
     }
 
     /// Queries the NAT64 prefix.
-    pub fn look_up_prefix(&self) {
+    pub(super) fn look_up_prefix(&self) {
         let results = self.results.clone();
         tokio::spawn(async move {
             let answer = discover_with_retries().await;
@@ -57,7 +57,7 @@ impl CheckTasks {
     }
 
     /// Measures the latency of a region over TCP.
-    pub async fn measure(&self, region: u16, relays: &Relays) {
+    pub(super) async fn measure(&self, region: u16, relays: &Relays) {
         let (reply, measured) = oneshot::channel();
         relays.send(derp::Command::Measure { region, reply }).await;
         let results = self.results.clone();

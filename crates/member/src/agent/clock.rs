@@ -12,7 +12,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub fn read() -> Self {
+    pub(super) fn read() -> Self {
         Self { now: sys::clock::boottime(), wall: sys::clock::wall() }
     }
 }

@@ -105,35 +105,35 @@ pub(super) struct Coordinator {
 }
 
 impl Coordinator {
-    pub fn new(session: SessionParts, tka: Tka) -> Self {
+    pub(super) fn new(session: SessionParts, tka: Tka) -> Self {
         Self { login: Login::default(), session: Session::new(session), tka }
     }
 
-    pub fn tka(&self) -> &Tka {
+    pub(super) fn tka(&self) -> &Tka {
         &self.tka
     }
 
-    pub fn is_connected(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.login.is_connected()
     }
 
     /// Whether the coordinator sent a map in this session.
-    pub fn has_map(&self) -> bool {
+    pub(super) fn has_map(&self) -> bool {
         self.login.has_map()
     }
 
     /// The login page, or empty.
-    pub fn login_page(&self) -> &str {
+    pub(super) fn login_page(&self) -> &str {
         self.login.page()
     }
 
     /// The state for users.
-    pub fn node_state(&self, node: &ThisNode, wall: Duration) -> State {
+    pub(super) fn node_state(&self, node: &ThisNode, wall: Duration) -> State {
         self.login.state(NodeFacts::of(node, wall))
     }
 
     /// Connects to the coordinator or disconnects, according to the preferences.
-    pub fn connect(&mut self, context: &mut Context<'_>) {
+    pub(super) fn connect(&mut self, context: &mut Context<'_>) {
         let prefs = context.node.prefs();
         let wanted = prefs.want_running && !prefs.control_url.is_empty();
         let is_other = self.session.is_open() && !self.session.matches(prefs);
@@ -183,19 +183,23 @@ impl Coordinator {
     }
 
     /// Connects to the coordinator again after a network change.
-    pub fn reconnect(&mut self) {
+    pub(super) fn reconnect(&mut self) {
         self.session.reconnect();
     }
 
     /// Starts at the request of a program: with an auth key, or with the present node key.
-    pub fn start(&mut self, auth_key: Option<Zeroizing<String>>, context: &mut Context<'_>) {
+    pub(super) fn start(&mut self, auth_key: Option<Zeroizing<String>>, context: &mut Context<'_>) {
         self.connect(context);
         let actions = self.login.start(auth_key, context.facts());
         self.apply(actions, context);
     }
 
     /// Logs in with a new key: by an auth key, or by a login page.
-    pub fn begin_login(&mut self, auth_key: Option<Zeroizing<String>>, context: &mut Context<'_>) {
+    pub(super) fn begin_login(
+        &mut self,
+        auth_key: Option<Zeroizing<String>>,
+        context: &mut Context<'_>,
+    ) {
         if self.start_session(context) {
             self.login.begin(auth_key);
             context.effects.push(Effect::Plane(ToDataPlane::MakeCandidate));
@@ -203,7 +207,7 @@ impl Coordinator {
     }
 
     /// Requests a login page, or sends the present one again.
-    pub fn log_in_interactively(&mut self, context: &mut Context<'_>) {
+    pub(super) fn log_in_interactively(&mut self, context: &mut Context<'_>) {
         match self.login.page() {
             "" => self.begin_login(None, context),
             page => context.notify(Notification::LoginPage(page.to_owned())),
@@ -211,7 +215,7 @@ impl Coordinator {
     }
 
     /// Logs in with the candidate key from the data plane.
-    pub fn handle_candidate(&mut self, candidate: NodePublic, node: &ThisNode) {
+    pub(super) fn handle_candidate(&mut self, candidate: NodePublic, node: &ThisNode) {
         let Some((auth_key, previous)) = self.login.handle_candidate() else { return };
         let old = Some(node.key()).filter(|key| !key.is_zero() && *key != candidate);
         let login = self.tka.login(candidate, auth_key, previous.as_deref());
@@ -220,7 +224,7 @@ impl Coordinator {
     }
 
     /// Logs out, at the coordinator first if it answers.
-    pub fn logout(&mut self, reply: Reply<()>, context: &mut Context<'_>) {
+    pub(super) fn logout(&mut self, reply: Reply<()>, context: &mut Context<'_>) {
         if !context.node.has_key() {
             self.tka.clear(context.problems);
             let _ = reply.send(Ok(()));
@@ -235,7 +239,7 @@ impl Coordinator {
     }
 
     /// Handles an event of a session.
-    pub fn handle_event(&mut self, session: u32, event: Event, context: &mut Context<'_>) {
+    pub(super) fn handle_event(&mut self, session: u32, event: Event, context: &mut Context<'_>) {
         if !self.session.is_current(session) {
             return;
         }
@@ -342,7 +346,7 @@ impl Coordinator {
     }
 
     /// Sends the present state of this node to the coordinator, if it changed.
-    pub fn announce(&mut self, node: &ThisNode, mesh: &Mesh) {
+    pub(super) fn announce(&mut self, node: &ThisNode, mesh: &Mesh) {
         if self.session.is_open() {
             let announced = self.announcement(node, mesh);
             self.session.announce(announced);
@@ -359,12 +363,12 @@ impl Coordinator {
     }
 
     /// Sends the result of a ping to the coordinator that requested it.
-    pub fn answer_ping(&self, url: String, over_noise: bool, body: Vec<u8>) {
+    pub(super) fn answer_ping(&self, url: String, over_noise: bool, body: Vec<u8>) {
         self.session.answer_ping(url, over_noise, body);
     }
 
     /// Starts a command of a user for tailnet lock.
-    pub fn begin_tka_command(
+    pub(super) fn begin_tka_command(
         &mut self,
         command: TkaCommand,
         reply: Reply<Value>,
@@ -375,7 +379,7 @@ impl Coordinator {
     }
 
     /// Requests missing updates of tailnet lock.
-    pub fn sync_tka(&mut self, context: &mut Context<'_>) {
+    pub(super) fn sync_tka(&mut self, context: &mut Context<'_>) {
         let request = self.tka.sync(context.node, context.clock.now, context.problems);
         self.request_tka(request);
     }
@@ -386,18 +390,18 @@ impl Coordinator {
         }
     }
 
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.tka.poll_timeout()
     }
 
-    pub fn handle_timeout(&mut self, context: &mut Context<'_>) {
+    pub(super) fn handle_timeout(&mut self, context: &mut Context<'_>) {
         if self.tka.poll_timeout().is_some_and(|at| at <= context.clock.now) {
             self.sync_tka(context);
         }
     }
 
     /// Sends the queued commands to the session.
-    pub async fn flush(&mut self) {
+    pub(super) async fn flush(&mut self) {
         self.session.flush().await;
     }
 }

@@ -94,12 +94,12 @@ pub(super) enum Input {
 impl Agent {
     /// Whether requests of programs can be answered: before the data plane's description of this
     /// node, the agent does not know whether it is logged in.
-    pub fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         self.node.is_described()
     }
 
     /// Requests the data plane's description of this node.
-    pub fn hello(&self) {
+    pub(super) fn hello(&self) {
         self.plane.send(ToDataPlane::Hello);
         // The data plane may have paths of the previous agent.
         self.plane.send(ToDataPlane::Report);
@@ -107,7 +107,7 @@ impl Agent {
     }
 
     /// Handles an event and its consequences.
-    pub async fn handle(&mut self, input: Input, clock: Clock) {
+    pub(super) async fn handle(&mut self, input: Input, clock: Clock) {
         let late = self.poll_timeout().map(|due| clock.now.saturating_sub(due));
         if let Some(late) = late.filter(|late| STALL.contains(late)) {
             self.mesh.handle_stall(late, clock.now);
@@ -142,13 +142,13 @@ impl Agent {
     }
 
     /// Takes the time at which the last event was handled.
-    pub fn handle_done(&mut self, now: Duration) {
+    pub(super) fn handle_done(&mut self, now: Duration) {
         self.applied.handle_done(self.clock.now, now);
         self.machine.handle_done(self.clock.now, now);
     }
 
     /// The time at which [`Input::Timeout`] has an effect.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         let all = [
             self.mesh.poll_timeout(),
             self.programs.poll_timeout(),

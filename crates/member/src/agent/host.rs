@@ -31,18 +31,18 @@ pub(super) struct Host {
 
 impl Host {
     /// `steward` leads to the process that configures the host, if there is one.
-    pub fn new(steward: Option<LineSender<ToSteward>>, hook: Option<SocketHook>) -> Self {
+    pub(super) fn new(steward: Option<LineSender<ToSteward>>, hook: Option<SocketHook>) -> Self {
         let hook = hook.unwrap_or_else(|| Arc::new(|_| Ok(())));
         Self { steward, hook, resolvers: Vec::new(), server: None }
     }
 
     /// The resolvers that the host used before.
-    pub fn resolvers(&self) -> &[IpAddr] {
+    pub(super) fn resolvers(&self) -> &[IpAddr] {
         &self.resolvers
     }
 
     /// Sends the desired state to the steward.
-    pub fn configure(&self, desired: DesiredHost) {
+    pub(super) fn configure(&self, desired: DesiredHost) {
         if let Some(steward) = &self.steward {
             steward.send(ToSteward::Host(desired));
         }
@@ -50,7 +50,7 @@ impl Host {
 
     /// Handles the steward's report. Returns whether the settings must be applied again: for other
     /// resolvers, or because the address of the DNS server may be available only now.
-    pub fn handle_done(
+    pub(super) fn handle_done(
         &mut self,
         failures: &[String],
         resolvers: Vec<IpAddr>,
@@ -67,7 +67,7 @@ impl Host {
 
     /// No new steward can be started, because its privileges ended with it. Everything that needs
     /// no privileges continues.
-    pub fn handle_steward_ended(&mut self, problems: &mut Problems) {
+    pub(super) fn handle_steward_ended(&mut self, problems: &mut Problems) {
         const GONE: &str = "the process that configures routes and names was killed: they remain \
                             unchanged until this node is restarted";
         tracing::error!("{GONE}");
@@ -76,7 +76,12 @@ impl Host {
     }
 
     /// Answers DNS queries from these names, at the address of the desired state.
-    pub fn serve_names(&mut self, names: &Config, desired: &DesiredHost, problems: &mut Problems) {
+    pub(super) fn serve_names(
+        &mut self,
+        names: &Config,
+        desired: &DesiredHost,
+        problems: &mut Problems,
+    ) {
         let own: HashSet<_> = desired.addresses.iter().map(IpNet::addr).collect();
         let (names, skipped) = Names::new(names);
         for one in skipped {

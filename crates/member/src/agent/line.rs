@@ -34,18 +34,18 @@ struct Shared<M: Message> {
 
 impl<M: Message> LineSender<M> {
     /// A sender. Its messages remain in the queue until the writer takes them.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(Arc::new(Shared { pending: Mutex::default(), more: Notify::new() }))
     }
 
     /// Queues a message. If the other process is gone, this one ends soon.
-    pub fn send(&self, message: M) {
+    pub(super) fn send(&self, message: M) {
         message.push(&mut self.0.pending.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.more.notify_one();
     }
 
     /// The next message to send.
-    pub fn poll(&self) -> Option<M> {
+    pub(super) fn poll(&self) -> Option<M> {
         M::pop(&mut self.0.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -32,41 +32,41 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub fn new(read_addresses: ReadAddresses, read_routes: ReadRoutes) -> Self {
+    pub(super) fn new(read_addresses: ReadAddresses, read_routes: ReadRoutes) -> Self {
         let (routes, checks) = (<[DefaultRoute; 2]>::default(), Throttle::new(CHECK_INTERVAL));
         Self { read_addresses, read_routes, routes, checks }
     }
 
     /// The endpoints at `port`, except those of one interface.
-    pub fn endpoints(&self, interface: u32, port: u16) -> Vec<SocketAddr> {
+    pub(super) fn endpoints(&self, interface: u32, port: u16) -> Vec<SocketAddr> {
         reachable_at(&(self.read_addresses)(interface), port)
     }
 
     /// The networks to which this machine is connected, except those of one interface.
-    pub fn connected_networks(&self, interface: u32) -> Vec<IpNet> {
+    pub(super) fn connected_networks(&self, interface: u32) -> Vec<IpNet> {
         let mut addresses = (self.read_addresses)(interface);
         addresses.retain(|net| !net.addr().is_loopback());
         addresses
     }
 
     /// Reads the default routes. Returns whether they changed.
-    pub fn update_routes(&mut self) -> bool {
+    pub(super) fn update_routes(&mut self) -> bool {
         let routes = (self.read_routes)();
         std::mem::replace(&mut self.routes, routes) != routes
     }
 
     /// Requests a check of the machine's network.
-    pub fn request_check(&mut self, now: Duration) {
+    pub(super) fn request_check(&mut self, now: Duration) {
         self.checks.request(now);
     }
 
     /// The time of the next check.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.checks.due()
     }
 
     /// Whether a check starts now.
-    pub fn handle_timeout(&mut self, now: Duration) -> bool {
+    pub(super) fn handle_timeout(&mut self, now: Duration) -> bool {
         let is_due = self.checks.is_due(now);
         if is_due {
             self.checks.begin(now);
@@ -75,7 +75,7 @@ impl Machine {
     }
 
     /// Takes the time at which the event of `began` was handled.
-    pub fn handle_done(&mut self, began: Duration, now: Duration) {
+    pub(super) fn handle_done(&mut self, began: Duration, now: Duration) {
         self.checks.handle_done(began, now);
     }
 }

@@ -100,7 +100,7 @@ pub(super) struct Mesh {
 
 impl Mesh {
     /// A mesh without peers.
-    pub fn new(key: DiscoKey, port_mapping: PortMapping) -> Self {
+    pub(super) fn new(key: DiscoKey, port_mapping: PortMapping) -> Self {
         let outbox = Outbox::new(key);
         let pick = usize::from(outbox.disco_key().0[0]);
         Self {
@@ -118,38 +118,38 @@ impl Mesh {
     }
 
     /// The public disco key of this node.
-    pub fn disco_key(&self) -> DiscoPublic {
+    pub(super) fn disco_key(&self) -> DiscoPublic {
         self.outbox.disco_key()
     }
 
     /// The results of network checks.
-    pub fn network(&self) -> &NetworkChecks {
+    pub(super) fn network(&self) -> &NetworkChecks {
         &self.network
     }
 
     /// The traffic of a peer.
-    pub fn activity(&self, peer: &NodePublic) -> Option<&Activity> {
+    pub(super) fn activity(&self, peer: &NodePublic) -> Option<&Activity> {
         self.activity.get(peer)
     }
 
     /// The state of the path to a peer.
-    pub fn path(&self, peer: NodePublic) -> Option<PathView> {
+    pub(super) fn path(&self, peer: NodePublic) -> Option<PathView> {
         self.paths.view(peer)
     }
 
-    pub fn set_own_key(&mut self, key: NodePublic, now: Duration) {
+    pub(super) fn set_own_key(&mut self, key: NodePublic, now: Duration) {
         self.own_key = key;
         self.update_paths(now);
     }
 
     /// Sets this machine's addresses. Returns whether they changed.
-    pub fn set_local(&mut self, local: Vec<SocketAddr>, now: Duration) -> bool {
+    pub(super) fn set_local(&mut self, local: Vec<SocketAddr>, now: Duration) -> bool {
         let differs = self.network.set_local(local);
         self.apply_changes(now);
         differs
     }
 
-    pub fn set_relays(&mut self, map: &DerpMap, scope: Scope, now: Duration) {
+    pub(super) fn set_relays(&mut self, map: &DerpMap, scope: Scope, now: Duration) {
         self.network.set_relays(map, scope, now);
         self.apply_changes(now);
     }
@@ -174,25 +174,25 @@ impl Mesh {
     }
 
     /// A relay of a region sent something.
-    pub fn handle_relay_frame(&mut self, region: u16, now: Duration) {
+    pub(super) fn handle_relay_frame(&mut self, region: u16, now: Duration) {
         self.network.handle_relay_frame(region, now);
     }
 
     /// A relay of a region was connected.
-    pub fn handle_relay_up(&mut self, region: u16, now: Duration) {
+    pub(super) fn handle_relay_up(&mut self, region: u16, now: Duration) {
         self.handle_relay_frame(region, now);
         self.paths.set_relay(region, true, now);
     }
 
     /// The connection to a region failed or ended. If the home region cannot be connected, another
     /// one becomes home at once.
-    pub fn handle_relay_down(&mut self, region: u16, was_up: bool, now: Duration) {
+    pub(super) fn handle_relay_down(&mut self, region: u16, was_up: bool, now: Duration) {
         self.paths.set_relay(region, false, now);
         self.network.handle_relay_down(region, was_up, now);
         self.apply_changes(now);
     }
 
-    pub fn set_peers(&mut self, peers: &[(NodePublic, PeerInfo)], now: Duration) {
+    pub(super) fn set_peers(&mut self, peers: &[(NodePublic, PeerInfo)], now: Duration) {
         let current: HashSet<NodePublic> = peers.iter().map(|(peer, _)| *peer).collect();
         let gone: Vec<NodePublic> =
             self.paths.keys().filter(|key| !current.contains(key)).collect();
@@ -206,28 +206,28 @@ impl Mesh {
     }
 
     /// Sets the peers whose relays may be used; `None` disables peer relays.
-    pub fn set_peer_relays(&mut self, relays: Option<Vec<PeerRelay>>) {
+    pub(super) fn set_peer_relays(&mut self, relays: Option<Vec<PeerRelay>>) {
         self.paths.set_peer_relays(self.disco_key(), relays);
     }
 
     /// Received data was not handled for this time.
-    pub fn handle_stall(&mut self, time: Duration, now: Duration) {
+    pub(super) fn handle_stall(&mut self, time: Duration, now: Duration) {
         self.paths.handle_stall(time, now);
     }
 
-    pub fn handle_network_change(&mut self, now: Duration) {
+    pub(super) fn handle_network_change(&mut self, now: Duration) {
         self.paths.handle_network_change(now);
         self.network.handle_network_change(now);
         self.apply_changes(now);
     }
 
-    pub fn handle_check_result(&mut self, result: CheckResult, now: Duration) {
+    pub(super) fn handle_check_result(&mut self, result: CheckResult, now: Duration) {
         self.network.handle_result(result, now);
         self.apply_changes(now);
     }
 
     /// Handles a datagram of the UDP socket that does not belong to WireGuard.
-    pub fn handle_datagram(&mut self, one: Incoming, now: Duration) {
+    pub(super) fn handle_datagram(&mut self, one: Incoming, now: Duration) {
         let one = self.network.nat64().incoming_datagram(one);
         // Auxiliary sockets receive only disco messages of peers.
         let is_usual = one.to.is_none();
@@ -258,13 +258,13 @@ impl Mesh {
         }
     }
 
-    pub fn set_birthday_probing(&mut self, enabled: bool) {
+    pub(super) fn set_birthday_probing(&mut self, enabled: bool) {
         self.birthday_probing = enabled;
         self.update_probing();
     }
 
     /// The state of birthday probing for users.
-    pub fn birthday_probing_text(&self) -> &'static str {
+    pub(super) fn birthday_probing_text(&self) -> &'static str {
         match self.network.public_endpoint() {
             _ if !self.birthday_probing => "off",
             None => "not known yet",
@@ -281,12 +281,12 @@ impl Mesh {
     }
 
     /// The data plane has opened auxiliary sockets.
-    pub fn handle_opened(&mut self, number: u32, count: u16, now: Duration) {
+    pub(super) fn handle_opened(&mut self, number: u32, count: u16, now: Duration) {
         self.paths.handle_sockets_opened(number, count, now);
     }
 
     /// Handles datagrams from a relay.
-    pub fn handle_relayed(
+    pub(super) fn handle_relayed(
         &mut self,
         region: u16,
         datagrams: Vec<(NodePublic, Bytes)>,
@@ -315,7 +315,7 @@ impl Mesh {
     }
 
     /// Queues a message.
-    pub fn send(&mut self, message: Transmit) {
+    pub(super) fn send(&mut self, message: Transmit) {
         self.outbox.push(message);
     }
 
@@ -335,25 +335,25 @@ impl Mesh {
     }
 
     /// Whether a peer accepts bundles from a relay.
-    pub fn takes_bundles(&self, peer: &NodePublic) -> bool {
+    pub(super) fn takes_bundles(&self, peer: &NodePublic) -> bool {
         self.paths.disco(peer).is_some_and(|disco| self.bundles.accepts(peer, disco))
     }
 
     /// The data plane sent bytes to a peer by a relay.
-    pub fn handle_relay_sent(&mut self, peer: NodePublic, bytes: usize, now: Duration) {
+    pub(super) fn handle_relay_sent(&mut self, peer: NodePublic, bytes: usize, now: Duration) {
         let traffic = Traffic { sent: bytes as u64, ..Traffic::default() };
         self.paths.handle_wireguard(peer, traffic, now);
     }
 
     /// Handles reports about peers. Returns whether they are the first from the data plane.
-    pub fn handle_activity(&mut self, all: Vec<Activity>, now: Duration) -> bool {
+    pub(super) fn handle_activity(&mut self, all: Vec<Activity>, now: Duration) -> bool {
         let is_first = self.previous_paths.handle_activity(&all, now);
         all.into_iter().for_each(|one| self.handle_peer_activity(one, now));
         is_first
     }
 
     /// The time until which the settings of the previous agent have priority over the saved map.
-    pub fn previous_agent_until(&self) -> Duration {
+    pub(super) fn previous_agent_until(&self) -> Duration {
         self.previous_paths.agent_until()
     }
 
@@ -372,29 +372,29 @@ impl Mesh {
     }
 
     /// The data plane starts a handshake, which its reports show a second later.
-    pub fn handle_wanted(&mut self, peer: NodePublic, now: Duration) {
+    pub(super) fn handle_wanted(&mut self, peer: NodePublic, now: Duration) {
         let traffic = Traffic { sent: 1, ..Traffic::default() };
         self.paths.handle_wireguard(peer, traffic, now);
     }
 
-    pub fn handle_handshake_done(&mut self, peer: NodePublic, now: Duration) {
+    pub(super) fn handle_handshake_done(&mut self, peer: NodePublic, now: Duration) {
         self.paths.handle_handshake_done(peer, now);
     }
 
-    pub fn handle_stale(&mut self, peer: NodePublic, now: Duration) {
+    pub(super) fn handle_stale(&mut self, peer: NodePublic, now: Duration) {
         self.paths.handle_stale(peer, now);
     }
 
-    pub fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration) {
+    pub(super) fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration) {
         self.paths.handle_peer_gone(region, peer, now);
     }
 
     /// Pings a peer. `None` without a path.
-    pub fn ping(&mut self, peer: NodePublic, now: Duration) -> Option<u32> {
+    pub(super) fn ping(&mut self, peer: NodePublic, now: Duration) -> Option<u32> {
         self.paths.ping(peer, now)
     }
 
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         let paths = self.paths.poll_timeout();
         // Traffic sets path timers.
         let check = self.network.poll_timeout(paths.is_some());
@@ -402,14 +402,14 @@ impl Mesh {
         paths.into_iter().chain(check).chain(previous).min()
     }
 
-    pub fn handle_timeout(&mut self, now: Duration) {
+    pub(super) fn handle_timeout(&mut self, now: Duration) {
         self.paths.handle_timeout(now);
         self.network.handle_timeout(self.paths.poll_timeout().is_some(), now);
         self.apply_changes(now);
     }
 
     /// Takes everything that must be sent or done, in this order.
-    pub fn flush(&mut self, now: Duration) -> Vec<Output> {
+    pub(super) fn flush(&mut self, now: Duration) -> Vec<Output> {
         let mut outputs = Vec::new();
         self.flush_network(&mut outputs, now);
         self.resend_translated_paths(&mut outputs);

@@ -61,43 +61,43 @@ pub(super) struct PortMapping {
 
 impl PortMapping {
     /// A port mapping by the task that receives `wanted`.
-    pub fn new(wanted: watch::Sender<Wanted>) -> Self {
+    pub(super) fn new(wanted: watch::Sender<Wanted>) -> Self {
         Self { wanted, known: Router::default() }
     }
 
     /// Sets the port to map.
-    pub fn set_port(&self, port: Option<u16>) {
+    pub(super) fn set_port(&self, port: Option<u16>) {
         self.wanted.send_if_modified(|wanted| std::mem::replace(&mut wanted.port, port) != port);
     }
 
     /// Makes the task check the gateway and the mapping.
-    pub fn check(&self) {
+    pub(super) fn check(&self) {
         if self.wanted.borrow().port.is_some() {
             self.wanted.send_modify(|_| {});
         }
     }
 
     /// Sets the state of the router. Returns whether the external address changed.
-    pub fn set(&mut self, known: Router) -> bool {
+    pub(super) fn set(&mut self, known: Router) -> bool {
         let before = self.endpoint();
         self.known = known;
         self.endpoint() != before
     }
 
     /// The external address.
-    pub fn endpoint(&self) -> Option<SocketAddr> {
+    pub(super) fn endpoint(&self) -> Option<SocketAddr> {
         self.known.mapping().map(|(_, external, _)| external.into())
     }
 
     /// Adds the port mapping to the information for the coordinator.
-    pub fn add_to(&self, info: NetInfo) -> NetInfo {
+    pub(super) fn add_to(&self, info: NetInfo) -> NetInfo {
         let GatewayState { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
         let have_port_map = self.known.mapping().is_some();
         NetInfo { have_port_map, pcp, pmp: nat_pmp, upnp: self.known.upnp.is_supported, ..info }
     }
 
     /// A line for users.
-    pub fn text(&self, now: Duration) -> String {
+    pub(super) fn text(&self, now: Duration) -> String {
         let GatewayState { pcp, nat_pmp, .. } = self.known.pcp_nat_pmp;
         match (self.known.mapping(), pcp, nat_pmp, self.known.upnp.is_supported) {
             (Some((protocol, external, expires)), ..) => {
@@ -113,7 +113,7 @@ impl PortMapping {
     }
 
     /// JSON for programs; null without a mapping.
-    pub fn json(&self, now: Duration) -> Value {
+    pub(super) fn json(&self, now: Duration) -> Value {
         self.known.mapping().map_or(Value::Null, |(protocol, external, expires)| {
             json!({
                 "Protocol": protocol,

@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 pub(super) struct Problems(BTreeMap<&'static str, String>);
 
 impl Problems {
-    pub fn set(&mut self, kind: &'static str, text: impl Into<String>) {
+    pub(super) fn set(&mut self, kind: &'static str, text: impl Into<String>) {
         self.0.insert(kind, text.into());
     }
 
-    pub fn clear(&mut self, kind: &'static str) {
+    pub(super) fn clear(&mut self, kind: &'static str) {
         self.0.remove(kind);
     }
 
     /// Sets or clears the problem of a kind.
-    pub fn update(&mut self, kind: &'static str, text: Option<String>) {
+    pub(super) fn update(&mut self, kind: &'static str, text: Option<String>) {
         match text {
             Some(text) => self.set(kind, text),
             None => self.clear(kind),
@@ -24,11 +24,11 @@ impl Problems {
     }
 
     /// The text of a kind; empty without a problem.
-    pub fn text(&self, kind: &'static str) -> &str {
+    pub(super) fn text(&self, kind: &'static str) -> &str {
         self.0.get(kind).map_or("", String::as_str)
     }
 
-    pub fn texts(&self) -> impl Iterator<Item = &String> {
+    pub(super) fn texts(&self) -> impl Iterator<Item = &String> {
         self.0.values()
     }
 }

@@ -37,14 +37,14 @@ struct PendingPing {
 }
 
 impl Programs {
-    pub fn new(writers: Arc<Writers>) -> Self {
+    pub(super) fn new(writers: Arc<Writers>) -> Self {
         let (pings, unsent) = (HashMap::new(), Vec::new());
         Self { writers, watchers: Vec::new(), pings, unsent, state: None }
     }
 
     /// Grants the operator write access, in addition to root. Returns the problem, if the operator
     /// is unknown.
-    pub fn set_operator(&self, name: &str) -> Option<String> {
+    pub(super) fn set_operator(&self, name: &str) -> Option<String> {
         let number = (!name.is_empty()).then(|| sys::process::user_id(name)).flatten();
         self.writers.set_operator(number);
         let is_unknown = number.is_none() && !name.is_empty();
@@ -52,7 +52,7 @@ impl Programs {
     }
 
     /// Subscribes a program to notifications.
-    pub fn watch(&mut self, watcher: Watcher, first: &Notify, mask: WatchMask) {
+    pub(super) fn watch(&mut self, watcher: Watcher, first: &Notify, mask: WatchMask) {
         self.watchers.retain(|other| !other.is_gone());
         if mask == WatchMask::default() || watcher.notify(first) {
             self.watchers.push(watcher);
@@ -65,29 +65,29 @@ impl Programs {
     }
 
     /// Notifies of the state, if it changed.
-    pub fn set_state(&mut self, state: State) {
+    pub(super) fn set_state(&mut self, state: State) {
         if self.state.replace(state) != Some(state) {
             self.notify(&Notify { state: Some(state), ..Notify::default() });
         }
     }
 
     /// Notifies of a login page.
-    pub fn login_page(&mut self, page: &str) {
+    pub(super) fn login_page(&mut self, page: &str) {
         self.notify(&Notify { browse_to_url: Some(page.to_owned()), ..Notify::default() });
     }
 
     /// Notifies of a failed login.
-    pub fn login_failed(&mut self, why: &str) {
+    pub(super) fn login_failed(&mut self, why: &str) {
         self.notify(&Notify { err_message: Some(why.to_owned()), ..Notify::default() });
     }
 
     /// Logs that the coordinator is unreachable; it is retried.
-    pub fn log_unreachable(&mut self, why: &str) {
+    pub(super) fn log_unreachable(&mut self, why: &str) {
         tracing::warn!(why, "not connected");
     }
 
     /// Notifies of a finished login.
-    pub fn login_finished(&mut self, prefs: &Prefs) {
+    pub(super) fn login_finished(&mut self, prefs: &Prefs) {
         self.notify(&Notify {
             login_finished: Some(Empty {}),
             prefs: Some(Box::new(prefs.clone())),
@@ -96,17 +96,17 @@ impl Programs {
     }
 
     /// Notifies of changed preferences.
-    pub fn prefs_changed(&mut self, prefs: &Prefs) {
+    pub(super) fn prefs_changed(&mut self, prefs: &Prefs) {
         self.notify(&Notify { prefs: Some(Box::new(prefs.clone())), ..Notify::default() });
     }
 
     /// Notifies of changes to this node.
-    pub fn node_changed(&mut self, node: &Node) {
+    pub(super) fn node_changed(&mut self, node: &Node) {
         self.notify(&Notify { self_change: Json::of(node).ok(), ..Notify::default() });
     }
 
     /// Adds a ping to a peer, which is sent when there is a path.
-    pub fn add_ping(
+    pub(super) fn add_ping(
         &mut self,
         peer: NodePublic,
         result: PingResult,
@@ -126,7 +126,7 @@ impl Programs {
     }
 
     /// Sends pings that can be sent. `send` returns the number of the ping.
-    pub fn send_pings(&mut self, mut send: impl FnMut(NodePublic) -> Option<u32>) {
+    pub(super) fn send_pings(&mut self, mut send: impl FnMut(NodePublic) -> Option<u32>) {
         for (peer, waiting) in std::mem::take(&mut self.unsent) {
             match send(peer) {
                 Some(number) => drop(self.pings.insert(number, waiting)),
@@ -136,7 +136,7 @@ impl Programs {
     }
 
     /// A ping was answered.
-    pub fn pong(&mut self, number: u32, via: Path, latency: Duration) {
+    pub(super) fn pong(&mut self, number: u32, via: Path, latency: Duration) {
         let Some(PendingPing { mut result, regions, reply, .. }) = self.pings.remove(&number)
         else {
             return;
@@ -153,12 +153,12 @@ impl Programs {
         let _ = reply.send(Ok(result));
     }
 
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         let unsent = self.unsent.iter().map(|(_, waiting)| waiting.until);
         self.pings.values().map(|waiting| waiting.until).chain(unsent).min()
     }
 
-    pub fn handle_timeout(&mut self, now: Duration) {
+    pub(super) fn handle_timeout(&mut self, now: Duration) {
         let late: Vec<u32> =
             self.pings.iter().filter(|(_, one)| one.until <= now).map(|(id, _)| *id).collect();
         for number in late {

@@ -52,7 +52,7 @@ pub(super) struct RelayProcess {
 
 impl RelayProcess {
     /// `line` leads to the process, if there is one.
-    pub fn new(line: Option<LineSender<ToRelayServer>>) -> Self {
+    pub(super) fn new(line: Option<LineSender<ToRelayServer>>) -> Self {
         Self {
             line,
             port: None,
@@ -64,22 +64,22 @@ impl RelayProcess {
     }
 
     /// Asks whether it relays already.
-    pub fn hello(&self) {
+    pub(super) fn hello(&self) {
         self.send(ToRelayServer::Hello);
     }
 
-    pub fn set_relays(&mut self, map: &DerpMap, scope: Scope) {
+    pub(super) fn set_relays(&mut self, map: &DerpMap, scope: Scope) {
         self.netcheck.set_map(map, scope);
     }
 
-    pub fn handle_check_result(&mut self, found: &CheckResult) {
+    pub(super) fn handle_check_result(&mut self, found: &CheckResult) {
         if let CheckResult::Addresses(name, addresses) = found {
             self.netcheck.handle_address(name, addresses.clone());
         }
     }
 
     /// The relay is disabled or gone.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.port = None;
         self.pending.clear();
     }
@@ -112,7 +112,7 @@ impl RelayProcess {
         all.filter(|at| unique.insert(*at)).take(MAX_ADDRESSES).collect()
     }
 
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.port?;
         let running = self.netcheck.is_running();
         if running { self.netcheck.poll_timeout() } else { Some(self.netcheck.due()) }
@@ -120,7 +120,7 @@ impl RelayProcess {
 
     /// Checks the external addresses of its socket from time to time, which also refreshes a NAT's
     /// mapping. Returns the names of relays to resolve.
-    pub fn handle_timeout(&mut self, local: &[SocketAddr], now: Duration) -> Vec<String> {
+    pub(super) fn handle_timeout(&mut self, local: &[SocketAddr], now: Duration) -> Vec<String> {
         if self.port.is_none() {
             return Vec::new();
         }
@@ -148,7 +148,7 @@ impl RelayProcess {
 
     /// Handles a message of the process. Returns the message to a peer that it causes. `local` are
     /// this machine's addresses.
-    pub fn handle_message(
+    pub(super) fn handle_message(
         &mut self,
         message: FromRelayServer,
         is_enabled: bool,
@@ -215,7 +215,12 @@ impl RelayProcess {
     }
 
     /// Allocates an endpoint for a permitted peer that is one of its two clients.
-    pub fn allocate(&mut self, request: AllocationRequest, map: &NetworkMap, grants: &Grants) {
+    pub(super) fn allocate(
+        &mut self,
+        request: AllocationRequest,
+        map: &NetworkMap,
+        grants: &Grants,
+    ) {
         let peer = map.peer(&request.peer);
         let may = |(peer, own)| has_capability(peer, own, MAY_ALLOCATE, grants);
         if request.message.clients.contains(&request.disco) && peer.zip(map.node()).is_some_and(may)

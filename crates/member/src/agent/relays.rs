@@ -27,7 +27,7 @@ pub(super) struct Relays {
 }
 
 impl Relays {
-    pub fn new(commands: mpsc::Sender<derp::Command>) -> Self {
+    pub(super) fn new(commands: mpsc::Sender<derp::Command>) -> Self {
         Self {
             commands,
             map: None,
@@ -40,24 +40,24 @@ impl Relays {
         }
     }
 
-    pub fn set_map(&mut self, map: DerpMap, scope: Scope) {
+    pub(super) fn set_map(&mut self, map: DerpMap, scope: Scope) {
         self.map = Some((map, scope));
     }
 
-    pub fn set_home(&mut self, home: Option<u16>) {
+    pub(super) fn set_home(&mut self, home: Option<u16>) {
         self.home = Some(home);
     }
 
-    pub fn key_changed(&mut self) {
+    pub(super) fn key_changed(&mut self) {
         self.key_changed = true;
     }
 
-    pub fn network_changed(&mut self) {
+    pub(super) fn network_changed(&mut self) {
         self.network_changed = true;
     }
 
     /// Stores the reply of a login. Returns the number of the login.
-    pub fn begin_login(&mut self, reply: oneshot::Sender<Bytes>) -> u32 {
+    pub(super) fn begin_login(&mut self, reply: oneshot::Sender<Bytes>) -> u32 {
         self.last_login = self.last_login.wrapping_add(1);
         self.logins.retain(|_, waiting| !waiting.is_closed());
         self.logins.insert(self.last_login, reply);
@@ -65,7 +65,7 @@ impl Relays {
     }
 
     /// Answers a login with its sealed contents.
-    pub fn finish_login(&mut self, id: u32, sealed: Vec<u8>) {
+    pub(super) fn finish_login(&mut self, id: u32, sealed: Vec<u8>) {
         if let Some(reply) = self.logins.remove(&id) {
             let _ = reply.send(sealed.into());
         }
@@ -73,13 +73,13 @@ impl Relays {
 
     /// Sends a command that is not a state. Waits for capacity, which is short: the relays' task
     /// only distributes commands.
-    pub async fn send(&self, command: derp::Command) {
+    pub(super) async fn send(&self, command: derp::Command) {
         // If that task has ended, the agent has ended as well.
         let _ = self.commands.send(command).await;
     }
 
     /// Sends all states that were set.
-    pub async fn flush(&mut self) {
+    pub(super) async fn flush(&mut self) {
         let commands = [
             self.map.take().map(|(map, scope)| derp::Command::Map(map, scope)),
             self.home.take().map(derp::Command::Home),

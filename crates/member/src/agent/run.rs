@@ -113,7 +113,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
             Some(message) = from_plane.recv() => Input::Plane(message),
             Some(message) = from_steward.recv() => match message {
                 FromSteward::End => break Ok(()),
-                message => Input::Steward(message),
+                message @ FromSteward::Done { .. } => Input::Steward(message),
             },
             Some(message) = from_relay_server.recv() => Input::RelayServer(message),
             Some((session, event)) = from_control.recv() => Input::Control(session, event),

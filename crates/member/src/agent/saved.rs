@@ -37,11 +37,11 @@ pub(super) struct SavedState {
 }
 
 impl SavedState {
-    pub fn new(folder: StateFolder) -> Self {
+    pub(super) fn new(folder: StateFolder) -> Self {
         Self { folder, save_map_at: None, map_saved_at: None }
     }
 
-    pub fn load_prefs(&self) -> Prefs {
+    pub(super) fn load_prefs(&self) -> Prefs {
         // Not `unwrap_or_default`: the defaults of a node differ from Go's zero values.
         match self.folder.read(PREFS) {
             Some(saved) => saved,
@@ -49,7 +49,7 @@ impl SavedState {
         }
     }
 
-    pub fn save_prefs(&self, prefs: &Prefs, problems: &mut Problems) -> io::Result<()> {
+    pub(super) fn save_prefs(&self, prefs: &Prefs, problems: &mut Problems) -> io::Result<()> {
         let saved = self.folder.save(PREFS, prefs);
         let problem = saved.as_ref().err().map(|error| self.folder.save_error(PREFS, error));
         problems.update("disk", problem);
@@ -57,25 +57,25 @@ impl SavedState {
     }
 
     /// Loads the map of this node key.
-    pub fn load_map(&self, node_key: NodePublic) -> Option<NetworkMap> {
+    pub(super) fn load_map(&self, node_key: NodePublic) -> Option<NetworkMap> {
         let saved: SavedMap<NetworkMap> = self.folder.read(MAP)?;
         let is_ours = saved.version == MAP_VERSION && saved.node_key == node_key;
         (is_ours && !node_key.is_zero()).then(|| saved.map.restored())
     }
 
     /// Schedules a write of the map: at once, or after a delay if it was saved before.
-    pub fn schedule_map(&mut self, now: Duration) {
+    pub(super) fn schedule_map(&mut self, now: Duration) {
         let due = self.map_saved_at.map_or(now, |at| at + SAVE_DELAY);
         self.save_map_at.get_or_insert(due);
     }
 
     /// The time at which [`Self::handle_timeout`] saves the map.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.save_map_at
     }
 
     /// Saves the map if it is due.
-    pub fn handle_timeout(
+    pub(super) fn handle_timeout(
         &mut self,
         node_key: NodePublic,
         map: &NetworkMap,
@@ -97,7 +97,7 @@ impl SavedState {
         release_heap();
     }
 
-    pub fn remove_map(&mut self, problems: &mut Problems) {
+    pub(super) fn remove_map(&mut self, problems: &mut Problems) {
         self.save_map_at = None;
         if let Err(error) = self.folder.remove(MAP) {
             problems.set("disk", format!("{MAP}: {error}"));

@@ -30,7 +30,7 @@ pub(super) struct StateFolder {
 }
 
 impl StateFolder {
-    pub fn new(folder: Folder) -> Self {
+    pub(super) fn new(folder: Folder) -> Self {
         Self { folder: Arc::new(folder) }
     }
 
@@ -38,7 +38,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// The file is invalid, or a new one cannot be written.
-    pub fn machine_key(&self) -> anyhow::Result<MachineKey> {
+    pub(super) fn machine_key(&self) -> anyhow::Result<MachineKey> {
         self.key("machine.key", MachineKey::new, MachineKey::text)
     }
 
@@ -46,7 +46,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// The file is invalid, or a new one cannot be written.
-    pub fn disco_key(&self) -> anyhow::Result<DiscoKey> {
+    pub(super) fn disco_key(&self) -> anyhow::Result<DiscoKey> {
         self.key("disco.key", DiscoKey::new, DiscoKey::text)
     }
 
@@ -54,7 +54,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// The file is invalid, or a new one cannot be written.
-    pub fn tka_key(&self) -> anyhow::Result<TkaKey> {
+    pub(super) fn tka_key(&self) -> anyhow::Result<TkaKey> {
         self.key("lock.key", |seed| TkaKey::new(&seed), TkaKey::text)
     }
 
@@ -80,12 +80,12 @@ impl StateFolder {
     }
 
     /// Whether a file exists, or cannot be checked.
-    pub fn may_exist(&self, name: &str) -> bool {
+    pub(super) fn may_exist(&self, name: &str) -> bool {
         self.folder.path.join(name).try_exists().unwrap_or(true)
     }
 
     /// Reads a file. `None` if it is absent or invalid. The latter is logged.
-    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+    pub(super) fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let path = self.folder.path.join(name);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -105,13 +105,13 @@ impl StateFolder {
     ///
     /// # Errors
     /// The file cannot be written; the previous one remains.
-    pub fn save(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+    pub(super) fn save(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
         let text = serde_json::to_string(value).map_err(io::Error::other)?;
         self.write(name, &text)
     }
 
     /// The message for users about a file that could not be saved.
-    pub fn save_error(&self, name: &str, error: &io::Error) -> String {
+    pub(super) fn save_error(&self, name: &str, error: &io::Error) -> String {
         let file = self.folder.display.join(name);
         format!(
             "{}: {error}; until it can be written, a restart uses the previous version",
@@ -127,7 +127,7 @@ impl StateFolder {
     ///
     /// # Errors
     /// The file remains.
-    pub fn remove(&self, name: &str) -> io::Result<()> {
+    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
         atomic_file::remove(&self.folder.path.join(name))
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct ThisNode {
 
 impl ThisNode {
     /// A node with its saved preferences, and without a key until the data plane describes it.
-    pub fn new(folder: StateFolder) -> Self {
+    pub(super) fn new(folder: StateFolder) -> Self {
         let saved = SavedState::new(folder);
         Self {
             is_described: false,
@@ -53,74 +53,74 @@ impl ThisNode {
     }
 
     /// Whether the data plane has described this node.
-    pub fn is_described(&self) -> bool {
+    pub(super) fn is_described(&self) -> bool {
         self.is_described
     }
 
     /// Handles the data plane's description of this node.
-    pub fn describe(&mut self, key: NodePublic, port: u16, interface: u32) {
+    pub(super) fn describe(&mut self, key: NodePublic, port: u16, interface: u32) {
         (self.is_described, self.key, self.port, self.interface) = (true, key, port, interface);
     }
 
-    pub fn key(&self) -> NodePublic {
+    pub(super) fn key(&self) -> NodePublic {
         self.key
     }
 
-    pub fn has_key(&self) -> bool {
+    pub(super) fn has_key(&self) -> bool {
         !self.key.is_zero()
     }
 
-    pub fn set_key(&mut self, key: NodePublic) {
+    pub(super) fn set_key(&mut self, key: NodePublic) {
         self.key = key;
     }
 
-    pub fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         self.port
     }
 
-    pub fn set_port(&mut self, port: u16) {
+    pub(super) fn set_port(&mut self, port: u16) {
         self.port = port;
     }
 
     /// The index of the interface.
-    pub fn interface(&self) -> u32 {
+    pub(super) fn interface(&self) -> u32 {
         self.interface
     }
 
-    pub fn prefs(&self) -> &Prefs {
+    pub(super) fn prefs(&self) -> &Prefs {
         &self.prefs
     }
 
-    pub fn map(&self) -> &NetworkMap {
+    pub(super) fn map(&self) -> &NetworkMap {
         &self.map
     }
 
     /// Whether the user wants this node to run, and it has a key.
-    pub fn is_enabled(&self) -> bool {
+    pub(super) fn is_enabled(&self) -> bool {
         self.prefs.want_running && self.has_key()
     }
 
     /// Whether the map contains this node.
-    pub fn is_in_map(&self) -> bool {
+    pub(super) fn is_in_map(&self) -> bool {
         self.map.node().is_some()
     }
 
     /// Whether this node's key has expired according to the map. Peers drop it by their own clocks.
     /// Until then, and if the coordinator extends it, everything continues.
-    pub fn has_expired(&self, wall: Duration) -> bool {
+    pub(super) fn has_expired(&self, wall: Duration) -> bool {
         let now = self.map.time(wall);
         self.has_key() && self.map.node().is_some_and(|node| node.has_expired(now))
     }
 
     /// The addresses that the coordinator may direct this node to.
-    pub fn scope(&self) -> Scope {
+    pub(super) fn scope(&self) -> Scope {
         let Ok(url) = self.prefs.control_url.parse() else { return Scope::default() };
         let hosts = std::fs::read(HOSTS).unwrap_or_default();
         Scope::of_control(&url, &String::from_utf8_lossy(&hosts))
     }
 
     /// The short name of a region.
-    pub fn region_code(&self, region: u16) -> String {
+    pub(super) fn region_code(&self, region: u16) -> String {
         let regions = self.map.derp_map().regions.as_ref();
         let found = regions.and_then(|regions| regions.get(&region)?.as_ref());
         found.map_or_else(|| region.to_string(), |found| found.region_code.clone())
@@ -128,7 +128,10 @@ impl ThisNode {
 
     /// The key of the peer at an address and a ping result with its name; otherwise a result with
     /// an error.
-    pub fn ping_target(&self, ip: IpAddr) -> Result<(NodePublic, PingResult), Box<PingResult>> {
+    pub(super) fn ping_target(
+        &self,
+        ip: IpAddr,
+    ) -> Result<(NodePublic, PingResult), Box<PingResult>> {
         let result = |node: Option<&Node>, error: &str| PingResult {
             ip: ip.to_string(),
             node_ip: ip.to_string(),
@@ -150,7 +153,7 @@ impl ThisNode {
     ///
     /// # Errors
     /// They are invalid.
-    pub fn check_prefs(&self, prefs: &Prefs) -> Result<(), ApiError> {
+    pub(super) fn check_prefs(&self, prefs: &Prefs) -> Result<(), ApiError> {
         prefs.check()?;
         if !prefs.control_url.is_empty() {
             let url = prefs.control_url.parse::<ControlUrl>();
@@ -163,7 +166,7 @@ impl ThisNode {
     ///
     /// # Errors
     /// They are invalid, or belong to another network.
-    pub fn completed_prefs(&self, mut prefs: Prefs) -> Result<Prefs, ApiError> {
+    pub(super) fn completed_prefs(&self, mut prefs: Prefs) -> Result<Prefs, ApiError> {
         self.check_prefs(&prefs)?;
         // An address stands for the node that has it.
         if let Some(ip) = prefs.exit_node_ip
@@ -190,7 +193,7 @@ impl ThisNode {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn set_prefs(&mut self, prefs: Prefs, problems: &mut Problems) -> io::Result<()> {
+    pub(super) fn set_prefs(&mut self, prefs: Prefs, problems: &mut Problems) -> io::Result<()> {
         let previous = std::mem::replace(&mut self.prefs, prefs);
         let saved = self.saved.save_prefs(&self.prefs, problems);
         if saved.is_err() {
@@ -200,20 +203,20 @@ impl ThisNode {
     }
 
     /// Stores the proven key of the coordinator.
-    pub fn set_server_key(&mut self, key: MachinePublic, problems: &mut Problems) {
+    pub(super) fn set_server_key(&mut self, key: MachinePublic, problems: &mut Problems) {
         self.prefs.server_key = key;
         let _ = self.saved.save_prefs(&self.prefs, problems);
     }
 
     /// Stores the user of a finished login.
-    pub fn log_in(&mut self, user_profile: UserProfile, problems: &mut Problems) {
+    pub(super) fn log_in(&mut self, user_profile: UserProfile, problems: &mut Problems) {
         self.prefs.login = Some(Login { user_profile, node_id: String::new() });
         self.prefs.logged_out = false;
         let _ = self.saved.save_prefs(&self.prefs, problems);
     }
 
     /// Removes the key and the user.
-    pub fn log_out(&mut self, problems: &mut Problems) {
+    pub(super) fn log_out(&mut self, problems: &mut Problems) {
         self.key = NodePublic::default();
         (self.prefs.logged_out, self.prefs.want_running) = (true, false);
         self.prefs.login = None;
@@ -221,7 +224,7 @@ impl ThisNode {
     }
 
     /// Loads the saved map of this node key. Returns whether there is one.
-    pub fn load_map(&mut self) -> bool {
+    pub(super) fn load_map(&mut self) -> bool {
         let saved = self.saved.load_map(self.key);
         let has_map = saved.is_some();
         if let Some(map) = saved {
@@ -231,7 +234,7 @@ impl ThisNode {
     }
 
     /// Applies a map or a change of it, and schedules its write to disk.
-    pub fn apply_map(&mut self, map: MapResponse, is_first: bool, clock: Clock) -> Changes {
+    pub(super) fn apply_map(&mut self, map: MapResponse, is_first: bool, clock: Clock) -> Changes {
         let changes = match is_first {
             true => self.map.apply_first(map, clock.wall),
             false => self.map.apply(map, clock.wall),
@@ -243,17 +246,17 @@ impl ThisNode {
     }
 
     /// Removes the map, in memory and on disk.
-    pub fn remove_map(&mut self, problems: &mut Problems) {
+    pub(super) fn remove_map(&mut self, problems: &mut Problems) {
         self.map = NetworkMap::default();
         self.saved.remove_map(problems);
     }
 
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.saved.poll_timeout()
     }
 
     /// Saves the map if it is due.
-    pub fn handle_timeout(&mut self, now: Duration, problems: &mut Problems) {
+    pub(super) fn handle_timeout(&mut self, now: Duration, problems: &mut Problems) {
         self.saved.handle_timeout(self.key, &self.map, now, problems);
     }
 }

@@ -16,38 +16,38 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    pub const fn new(pause: Duration) -> Self {
+    pub(super) const fn new(pause: Duration) -> Self {
         Self { pause, begun: None, next: Duration::ZERO, due: None }
     }
 
     /// Requests the work.
-    pub fn request(&mut self, now: Duration) {
+    pub(super) fn request(&mut self, now: Duration) {
         let at = self.next.max(now);
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
     /// Sets the time of the work, whatever was requested before.
-    pub fn set_due(&mut self, due: Option<Duration>) {
+    pub(super) fn set_due(&mut self, due: Option<Duration>) {
         self.due = due;
     }
 
-    pub fn due(&self) -> Option<Duration> {
+    pub(super) fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    pub fn is_due(&self, now: Duration) -> bool {
+    pub(super) fn is_due(&self, now: Duration) -> bool {
         self.due.is_some_and(|due| due <= now)
     }
 
     /// The work starts. It covers all requests until now.
-    pub fn begin(&mut self, now: Duration) {
+    pub(super) fn begin(&mut self, now: Duration) {
         self.due = None;
         self.begun = Some(now);
         self.next = self.next.max(now + self.pause);
     }
 
     /// The work that started at `began` is done. Ignored if it is not the last one.
-    pub fn handle_done(&mut self, began: Duration, now: Duration) {
+    pub(super) fn handle_done(&mut self, began: Duration, now: Duration) {
         if self.begun == Some(began) {
             self.next = now + self.pause.max(now.saturating_sub(began) * REST_FACTOR);
         }

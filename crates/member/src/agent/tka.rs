@@ -86,7 +86,7 @@ impl Tka {
     ///
     /// # Errors
     /// This node's own key cannot be read or created.
-    pub fn new(folder: StateFolder, control_url: &str) -> anyhow::Result<Self> {
+    pub(super) fn new(folder: StateFolder, control_url: &str) -> anyhow::Result<Self> {
         let own = folder.tka_key()?;
         let saved: Option<SavedChain> = folder.read(FILE);
         let known = match saved {
@@ -110,7 +110,7 @@ impl Tka {
     }
 
     /// The trust in peers' signatures.
-    pub fn trust(&self) -> node_settings::TkaStatus<'_> {
+    pub(super) fn trust(&self) -> node_settings::TkaStatus<'_> {
         match self.follower.local_authority() {
             LocalAuthority::Unknown => node_settings::TkaStatus::Unknown,
             LocalAuthority::Damaged => node_settings::TkaStatus::Damaged,
@@ -121,18 +121,18 @@ impl Tka {
     }
 
     /// The hash of the last valid update; empty without one.
-    pub fn head(&self) -> String {
+    pub(super) fn head(&self) -> String {
         let authority = self.follower.local_authority().authority();
         authority.map(|authority| authority.head().to_string()).unwrap_or_default()
     }
 
     /// The time at which [`Self::sync`] has an effect.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.follower.poll_timeout()
     }
 
     /// Returns the request for missing updates, if one can be sent now.
-    pub fn sync(
+    pub(super) fn sync(
         &mut self,
         node: &ThisNode,
         now: Duration,
@@ -145,7 +145,7 @@ impl Tka {
     }
 
     /// Handles a response of the coordinator, or its absence.
-    pub fn handle_response(
+    pub(super) fn handle_response(
         &mut self,
         number: u32,
         answer: Result<&[u8], String>,
@@ -172,7 +172,7 @@ impl Tka {
     }
 
     /// Starts a command of a user. Returns the request to send.
-    pub fn begin_command(
+    pub(super) fn begin_command(
         &mut self,
         command: TkaCommand,
         reply: Reply<Value>,
@@ -209,38 +209,38 @@ impl Tka {
     }
 
     /// Removes the trusted keys, because this node has left the network.
-    pub fn clear(&mut self, problems: &mut Problems) {
+    pub(super) fn clear(&mut self, problems: &mut Problems) {
         self.follower = Follower::new(LocalAuthority::Unknown);
         problems.clear("lock");
         self.save(problems);
     }
 
     /// Switches to another coordinator, for which the present keys do not count.
-    pub fn set_coordinator(&mut self, control_url: &str, problems: &mut Problems) {
+    pub(super) fn set_coordinator(&mut self, control_url: &str, problems: &mut Problems) {
         if self.control_url != control_url {
             control_url.clone_into(&mut self.control_url);
             self.clear(problems);
         }
     }
 
-    pub fn handle_connected(&mut self) {
+    pub(super) fn handle_connected(&mut self) {
         self.commands.handle_connected();
         self.follower.handle_connected();
     }
 
-    pub fn handle_disconnected(&mut self) {
+    pub(super) fn handle_disconnected(&mut self) {
         self.commands.handle_disconnected();
         self.follower.handle_disconnected();
     }
 
     /// Whether a previous signature can be renewed.
-    pub fn renews(&self, previous: &[u8]) -> bool {
+    pub(super) fn renews(&self, previous: &[u8]) -> bool {
         self.own.renew_signature(&NodePublic::default(), previous).is_ok()
     }
 
     /// A login with a signature, if available: from the signature of the previous node key, or from
     /// the credential in an auth key.
-    pub fn login(
+    pub(super) fn login(
         &self,
         node_key: NodePublic,
         auth_key: Option<Zeroizing<String>>,
@@ -262,7 +262,7 @@ impl Tka {
     }
 
     /// Whether tailnet lock admits a peer, with a message; `None` if it is off.
-    pub fn verdict(&self, map: &NetworkMap, peer: &Node) -> Option<(bool, String)> {
+    pub(super) fn verdict(&self, map: &NetworkMap, peer: &Node) -> Option<(bool, String)> {
         match (self.follower.local_authority(), map.tka()) {
             (LocalAuthority::Trusted(authority), _) => {
                 let refused = rejected_by_tka(map, authority);
@@ -277,7 +277,7 @@ impl Tka {
     }
 
     /// The answer to `tailscale lock status` (`ipnstate.TailnetLockStatus`).
-    pub fn status(&self, node: &ThisNode) -> Value {
+    pub(super) fn status(&self, node: &ThisNode) -> Value {
         let node_key = Some(node.key()).filter(|key| !key.is_zero());
         let Some(authority) = self.follower.local_authority().authority() else {
             return json!({

@@ -68,7 +68,7 @@ impl TunnelPings {
     }
 
     /// Pings the peer that `result` names.
-    pub fn ping(
+    pub(super) fn ping(
         &mut self,
         node: &ThisNode,
         to: IpAddr,
@@ -86,14 +86,14 @@ impl TunnelPings {
         Some(Output::Ping(TunnelPing { from, to, token }))
     }
 
-    pub fn handle_pong(&mut self, pong: &TunnelPing, now: Duration) -> Option<Output> {
+    pub(super) fn handle_pong(&mut self, pong: &TunnelPing, now: Duration) -> Option<Output> {
         let PendingPing { requester, mut result, sent, .. } = self.take(pong)?;
         result.latency_seconds = now.saturating_sub(sent).as_secs_f64();
         requester.finish(result)
     }
 
     /// Handles a ping request of the coordinator. Other kinds of ping are ignored.
-    pub fn handle_request(
+    pub(super) fn handle_request(
         &mut self,
         node: &ThisNode,
         ping: PingRequest,
@@ -111,11 +111,11 @@ impl TunnelPings {
         }
     }
 
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.0.values().map(|waiting| waiting.sent + PING_TIMEOUT).min()
     }
 
-    pub fn handle_timeout(&mut self, now: Duration) {
+    pub(super) fn handle_timeout(&mut self, now: Duration) {
         let late = |_: &Token, waiting: &mut PendingPing| waiting.sent + PING_TIMEOUT <= now;
         self.0.extract_if(.., late).for_each(|(_, waiting)| waiting.give_up());
     }

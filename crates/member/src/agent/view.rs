@@ -42,7 +42,7 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// Answers a request that changes nothing. Returns any other request.
-    pub fn answer(self, request: Request) -> Option<Request> {
+    pub(super) fn answer(self, request: Request) -> Option<Request> {
         // Programs may be gone.
         match request {
             Request::Status { peers, reply } => drop(reply.send(Ok(Box::new(self.status(peers))))),
@@ -87,7 +87,7 @@ impl View<'_> {
     }
 
     /// The first notification of a program.
-    pub fn first_notification(&self, mask: WatchMask) -> Notify {
+    pub(super) fn first_notification(&self, mask: WatchMask) -> Notify {
         let mut first = Notify { version: VERSION.to_owned(), ..Notify::default() };
         if mask.has(WatchMask::INITIAL_STATE) {
             first.session_id = format!("{:x}", clock::boottime_nanos());
@@ -303,7 +303,7 @@ impl View<'_> {
             "NAT": self.mesh.network().nat().map_or("unknown: no STUN server answers over IPv4".into(), |nat| nat.to_string()),
             "port mapping": self.mesh.network().port_mapping().text(self.clock.now),
             "port guessing": self.mesh.birthday_probing_text(),
-            "home relay": self.mesh.network().home().map(|home| self.node.region_code(home)).unwrap_or("none".into()),
+            "home relay": self.mesh.network().home().map_or("none".into(), |home| self.node.region_code(home)),
             "regions": regions.collect::<Vec<_>>(),
         })
     }

@@ -92,12 +92,12 @@ impl Stop {
 }
 
 impl AuxiliarySockets {
-    pub fn new(node: Arc<Node>, tables: EndpointTables, line: LineSender) -> Self {
+    pub(super) fn new(node: Arc<Node>, tables: EndpointTables, line: LineSender) -> Self {
         Self { node, tables, line, groups: HashMap::new() }
     }
 
     /// Opens sockets, and reports their number to the agent.
-    pub fn open(&mut self, open: OpenSockets) {
+    pub(super) fn open(&mut self, open: OpenSockets) {
         self.close(open.number);
         // One peer at a time is probed.
         let probing = self.groups.iter().filter(|(_, one)| matches!(one.stage, Stage::Probing(_)));
@@ -121,7 +121,7 @@ impl AuxiliarySockets {
     }
 
     /// Selects one socket, and closes the others of its group.
-    pub fn select(&mut self, socket: AuxiliarySocket) {
+    pub(super) fn select(&mut self, socket: AuxiliarySocket) {
         let Some(one) = self.groups.remove(&socket.number) else { return };
         let Group { peer, to, is_from_previous_agent, stop, stage: Stage::Probing(thread) } = one
         else {
@@ -154,7 +154,7 @@ impl AuxiliarySockets {
     }
 
     /// Closes a group. The path of its peer must already be another one.
-    pub fn close(&mut self, number: u32) {
+    pub(super) fn close(&mut self, number: u32) {
         let Some(one) = self.groups.remove(&number) else { return };
         one.stop.set();
         match one.stage {
@@ -169,7 +169,7 @@ impl AuxiliarySockets {
     }
 
     /// Sends a datagram from a selected socket.
-    pub fn send(&self, by: AuxiliarySocket, datagram: &Outgoing) {
+    pub(super) fn send(&self, by: AuxiliarySocket, datagram: &Outgoing) {
         let connected = self.groups.get(&by.number).and_then(|one| match &one.stage {
             Stage::Connected(connected) if connected.socket == by => Some(connected),
             _ => None,
@@ -181,7 +181,7 @@ impl AuxiliarySockets {
     }
 
     /// The endpoint of a peer at the selected socket of a group.
-    pub fn endpoint(&self, peer: NodePublic, number: u32) -> Option<Endpoint> {
+    pub(super) fn endpoint(&self, peer: NodePublic, number: u32) -> Option<Endpoint> {
         match self.groups.get(&number)? {
             Group { peer: other, stage: Stage::Connected(connected), .. } if *other == peer => {
                 Some(connected.endpoint)
@@ -191,7 +191,7 @@ impl AuxiliarySockets {
     }
 
     /// The new agent does not know these sockets. Selected ones remain until it sends another path.
-    pub fn handle_agent_restart(&mut self) {
+    pub(super) fn handle_agent_restart(&mut self) {
         self.groups.values_mut().for_each(|one| one.is_from_previous_agent = true);
         let is_probing = |one: &Group| matches!(one.stage, Stage::Probing(_));
         let probing =
@@ -200,7 +200,7 @@ impl AuxiliarySockets {
     }
 
     /// A peer got another path: closes unused groups of the previous agent.
-    pub fn handle_path(&mut self, peer: NodePublic, path: Path) {
+    pub(super) fn handle_path(&mut self, peer: NodePublic, path: Path) {
         let is_current =
             |number: u32| matches!(path, Path::Auxiliary { number: other, .. } if other == number);
         let unused = self.groups.iter().filter(|(number, one)| {
@@ -211,7 +211,7 @@ impl AuxiliarySockets {
     }
 
     /// Closes the groups of removed peers.
-    pub fn retain(&mut self, is_present: impl Fn(&NodePublic) -> bool) {
+    pub(super) fn retain(&mut self, is_present: impl Fn(&NodePublic) -> bool) {
         let gone = self.groups.iter().filter(|(_, one)| !is_present(&one.peer));
         let gone: Vec<u32> = gone.map(|(number, _)| *number).collect();
         gone.into_iter().for_each(|number| self.close(number));

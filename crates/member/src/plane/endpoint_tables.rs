@@ -29,7 +29,7 @@ struct AuxiliaryEndpoint {
 
 impl EndpointTables {
     /// Empty tables. `wake_inbound` ends the wait of the data plane's UDP side.
-    pub fn new(wake_inbound: Waker) -> Self {
+    pub(super) fn new(wake_inbound: Waker) -> Self {
         Self {
             relay: RelayQueues::new(wake_inbound),
             prefixes: PrefixTable::default(),
@@ -39,16 +39,21 @@ impl EndpointTables {
     }
 
     /// Adds the endpoint of a peer at this address and socket.
-    pub fn add_auxiliary(&self, endpoint: Endpoint, at: SocketAddr, socket: AuxiliarySocket) {
+    pub(super) fn add_auxiliary(
+        &self,
+        endpoint: Endpoint,
+        at: SocketAddr,
+        socket: AuxiliarySocket,
+    ) {
         self.auxiliary_endpoints().push(AuxiliaryEndpoint { endpoint, at, socket });
     }
 
-    pub fn remove_auxiliary(&self, endpoint: &Endpoint) {
+    pub(super) fn remove_auxiliary(&self, endpoint: &Endpoint) {
         self.auxiliary_endpoints().retain(|one| one.endpoint != *endpoint);
     }
 
     /// The socket of an endpoint, and the address of its peer.
-    pub fn auxiliary(&self, endpoint: &Endpoint) -> Option<(SocketAddr, AuxiliarySocket)> {
+    pub(super) fn auxiliary(&self, endpoint: &Endpoint) -> Option<(SocketAddr, AuxiliarySocket)> {
         let auxiliary_endpoints = self.auxiliary_endpoints();
         auxiliary_endpoints
             .iter()
@@ -61,7 +66,7 @@ impl EndpointTables {
     }
 
     /// The agent's name for the source of a datagram.
-    pub fn path_of(&self, endpoint: &Endpoint) -> Option<Path> {
+    pub(super) fn path_of(&self, endpoint: &Endpoint) -> Option<Path> {
         match endpoint.remote {
             Remote::Direct(address) => Some(Path::Direct(address)),
             Remote::Relayed(_) => {

@@ -107,7 +107,7 @@ pub(super) struct Keys {
 
 impl Keys {
     /// Reads the key from the file and sets it in the node. An unreadable file counts as empty.
-    pub fn new(mut file: KeyFile, node: &Arc<Node>) -> Self {
+    pub(super) fn new(mut file: KeyFile, node: &Arc<Node>) -> Self {
         let own = file.read().unwrap_or_else(|error| {
             tracing::error!(%error, "the node key cannot be read: this machine has to join again");
             None
@@ -118,12 +118,12 @@ impl Keys {
     }
 
     /// The public key; all zero without a key.
-    pub fn public(&self) -> NodePublic {
+    pub(super) fn public(&self) -> NodePublic {
         self.own.as_ref().map(|own| public(own)).unwrap_or_default()
     }
 
     /// Creates a key, or returns the unused candidate.
-    pub fn make_candidate(&mut self) -> NodePublic {
+    pub(super) fn make_candidate(&mut self) -> NodePublic {
         let candidate = self.candidate.get_or_insert_with(|| {
             let mut bytes = Bytes::default();
             getrandom::fill(&mut **bytes).expect("the kernel has randomness once it has started");
@@ -136,7 +136,7 @@ impl Keys {
     ///
     /// # Errors
     /// The file cannot be written. The key is used nevertheless, until the process ends.
-    pub fn use_candidate(&mut self, key: NodePublic, node: &Arc<Node>) -> io::Result<()> {
+    pub(super) fn use_candidate(&mut self, key: NodePublic, node: &Arc<Node>) -> io::Result<()> {
         let Some(candidate) = self.candidate.take_if(|candidate| public(candidate) == key) else {
             return Ok(());
         };
@@ -150,14 +150,14 @@ impl Keys {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn remove(&mut self, node: &Arc<Node>) -> io::Result<()> {
+    pub(super) fn remove(&mut self, node: &Arc<Node>) -> io::Result<()> {
         (self.own, self.candidate) = (None, None);
         self.apply(node);
         self.file.erase()
     }
 
     /// Seals the contents of a relay login; empty without a key.
-    pub fn seal_login(&self, server: &[u8; 32]) -> Vec<u8> {
+    pub(super) fn seal_login(&self, server: &[u8; 32]) -> Vec<u8> {
         let Some(own) = &self.own else { return Vec::new() };
         derp::seal_login(own, server, &mut UnwrapErr(SysRng))
     }

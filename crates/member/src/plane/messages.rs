@@ -29,12 +29,12 @@ pub(super) struct Pings {
 }
 
 impl Pings {
-    pub fn new(packets: OwnPackets) -> Self {
+    pub(super) fn new(packets: OwnPackets) -> Self {
         Self { packets, pending: Arc::default() }
     }
 
     /// Sends a ping of the agent.
-    pub fn send(&self, TunnelPing { from, to, token }: TunnelPing) {
+    pub(super) fn send(&self, TunnelPing { from, to, token }: TunnelPing) {
         let Some(packet) = tsmp::ping(from, to, token) else { return };
         let mut pending = self.pending();
         if pending.len() >= MAX_PINGS {
@@ -71,7 +71,7 @@ pub(super) fn answer(messages: &MessageReceiver, pings: &Pings, line: &LineSende
                 let _ = line.send(&ToAgent::TunnelPong(TunnelPing { from, to, token }));
             }
             Message::Refusal(refusal) => {
-                tracing::debug!(%from, ?refusal, "a connection is refused")
+                tracing::debug!(%from, ?refusal, "a connection is refused");
             }
             Message::Pong(_) | Message::Key => {}
         }

@@ -42,19 +42,19 @@ pub(super) struct PeersChange {
 
 impl PeersChange {
     /// Call it after the change.
-    pub fn remove_endpoints(self, tables: &EndpointTables) {
+    pub(super) fn remove_endpoints(self, tables: &EndpointTables) {
         self.relays.iter().for_each(|peer| tables.relay.remove(peer));
         self.peer_relays.iter().for_each(|relay| tables.prefixes.remove(relay));
     }
 }
 
 impl Peers {
-    pub fn contains(&self, key: &NodePublic) -> bool {
+    pub(super) fn contains(&self, key: &NodePublic) -> bool {
         self.0.contains_key(key)
     }
 
     /// The endpoint of a peer at a relay; `None` if the peer is unknown or the table is full.
-    pub fn relay_endpoint(
+    pub(super) fn relay_endpoint(
         &mut self,
         key: NodePublic,
         region: u16,
@@ -70,7 +70,7 @@ impl Peers {
 
     /// The endpoint of a peer behind a peer relay; `None` if the peer is unknown or the table is
     /// full. Data from its previous peer relays is still accepted.
-    pub fn peer_relay_endpoint(
+    pub(super) fn peer_relay_endpoint(
         &mut self,
         key: NodePublic,
         relay: PrefixedAddr,
@@ -88,7 +88,7 @@ impl Peers {
 
     /// Computes a change. Networks are removed before they are added, and unchanged networks
     /// remain, so that no packet of theirs is lost.
-    pub fn change(
+    pub(super) fn change(
         &mut self,
         complete: bool,
         changed: &[Peer],

@@ -36,7 +36,7 @@ pub(super) struct Pending {
 pub(super) struct Notifier(Mutex<Pending>, Condvar);
 
 impl Notifier {
-    pub fn notify(&self, set: impl FnOnce(&mut Pending)) {
+    pub(super) fn notify(&self, set: impl FnOnce(&mut Pending)) {
         set(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
         self.1.notify_one();
     }
@@ -78,7 +78,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub fn new(
+    pub(super) fn new(
         node: Arc<Node>,
         tables: EndpointTables,
         line: LineSender,
@@ -86,13 +86,13 @@ impl Reporter {
     ) -> Self {
         let notifier_of_events = notifier.clone();
         node.subscribe(Arc::new(move || {
-            notifier_of_events.notify(|pending| pending.events = true)
+            notifier_of_events.notify(|pending| pending.events = true);
         }));
         Self { node, tables, line, notifier, last: HashMap::new() }
     }
 
     /// Runs until the line is closed.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         let (mut timer, mut sent) = (ReportTimer::default(), Ok(()));
         while sent.is_ok() {
             let now = || clock::boottime();

@@ -47,7 +47,12 @@ pub(super) struct Forwarder<R, S> {
 }
 
 impl<R: UdpRecv, S: UdpSend> Forwarder<R, S> {
-    pub fn new(table: Arc<Mutex<Server>>, receiver: R, sender: S, line: Arc<Channel>) -> Self {
+    pub(super) fn new(
+        table: Arc<Mutex<Server>>,
+        receiver: R,
+        sender: S,
+        line: Arc<Channel>,
+    ) -> Self {
         let (received, runs, stun) = (RecvBatch::new(SLOTS), Vec::new(), Vec::new());
         let (outgoing, answers) = (SendBatch::default(), SendBatch::default());
         Self { table, receiver, sender, line, received, runs, outgoing, answers, stun }
@@ -57,7 +62,7 @@ impl<R: UdpRecv, S: UdpSend> Forwarder<R, S> {
     ///
     /// # Errors
     /// The socket failed permanently.
-    pub fn step(&mut self, clock: impl Fn() -> Duration) -> io::Result<()> {
+    pub(super) fn step(&mut self, clock: impl Fn() -> Duration) -> io::Result<()> {
         self.receiver.recv(&mut self.received, false, true)?;
         self.answers.clear();
         self.runs.clear();

@@ -154,7 +154,7 @@ impl Datagrams {
 
 impl State {
     /// Binds a socket.
-    pub fn bind(&mut self, at: SocketAddr) -> io::Result<SocketAddr> {
+    pub(crate) fn bind(&mut self, at: SocketAddr) -> io::Result<SocketAddr> {
         self.check_local(at)?;
         let is_free = |state: &Self, port| {
             !state.datagrams.sockets.contains_key(&SocketAddr::new(at.ip(), port))
@@ -169,7 +169,7 @@ impl State {
     }
 
     /// Connects a socket to one peer.
-    pub fn connect_datagrams(&mut self, at: SocketAddr, to: SocketAddr) -> io::Result<()> {
+    pub(crate) fn connect_datagrams(&mut self, at: SocketAddr, to: SocketAddr) -> io::Result<()> {
         self.source_for(to.ip())?;
         let socket = self.datagrams.sockets.get_mut(&at).ok_or(io::ErrorKind::NotConnected)?;
         (socket.peer, socket.error) = (Some(to), None);
@@ -177,19 +177,19 @@ impl State {
     }
 
     /// Removes a socket and its queues.
-    pub fn unbind(&mut self, at: SocketAddr) {
+    pub(crate) fn unbind(&mut self, at: SocketAddr) {
         if let Some(socket) = self.datagrams.sockets.remove(&at) {
             self.budget.refund(socket.received.bytes + socket.to_send.bytes);
         }
     }
 
     /// The peer that a socket is connected to.
-    pub fn peer_of(&self, at: SocketAddr) -> Option<SocketAddr> {
+    pub(crate) fn peer_of(&self, at: SocketAddr) -> Option<SocketAddr> {
         self.datagrams.sockets.get(&at)?.peer
     }
 
     /// Handles a received datagram.
-    pub fn handle_udp(&mut self, packet: &Packet<'_>) {
+    pub(crate) fn handle_udp(&mut self, packet: &Packet<'_>) {
         let Some(header) = packet.transport.first_chunk::<{ udp::HEADER_LEN }>() else {
             self.counters.malformed += 1;
             return;
@@ -220,7 +220,7 @@ impl State {
     /// socket are ignored (RFC 5927 section 4.1); a datagram has no sequence number that could be
     /// checked. Only a connected socket gets the error, because others could not tell which peer it
     /// concerns. A path MTU is lowered for any recent destination.
-    pub fn handle_udp_error(&mut self, flow: Flow, len: usize, error: PathError, now: Time) {
+    pub(crate) fn handle_udp_error(&mut self, flow: Flow, len: usize, error: PathError, now: Time) {
         let socket = self.datagrams.socket_at(flow);
         let Some(socket) = socket.filter(|socket| socket.may_have_sent_to(flow.remote)) else {
             return;
@@ -245,7 +245,7 @@ impl State {
     }
 
     /// Queues a datagram.
-    pub fn poll_send_to(
+    pub(crate) fn poll_send_to(
         &mut self,
         at: SocketAddr,
         (bytes, to): (&[u8], SocketAddr),
@@ -277,7 +277,7 @@ impl State {
     }
 
     /// Returns the next received datagram, truncated to `to`.
-    pub fn poll_recv_from(
+    pub(crate) fn poll_recv_from(
         &mut self,
         at: SocketAddr,
         to: &mut [u8],
@@ -304,7 +304,7 @@ impl State {
 
     /// Writes the next datagram of the next ready socket to `to`, as an IP packet. A datagram that
     /// is longer than the path allows is sent in fragments, one per call.
-    pub fn poll_datagram(&mut self, to: &mut [u8], now: Time) -> Option<(usize, Offload)> {
+    pub(crate) fn poll_datagram(&mut self, to: &mut [u8], now: Time) -> Option<(usize, Offload)> {
         let at = self.datagrams.ready.pop_front()?;
         let socket = self.datagrams.sockets.get_mut(&at)?;
         if let Some(fragmentation) = socket.fragmentation {
@@ -389,7 +389,7 @@ impl State {
         taken
     }
 
-    pub fn wake_datagram_tasks(&mut self) {
+    pub(crate) fn wake_datagram_tasks(&mut self) {
         for socket in self.datagrams.sockets.values_mut() {
             self.schedule.wakers.append(&mut socket.readers);
             self.schedule.wakers.append(&mut socket.writers);

@@ -115,17 +115,17 @@ pub(super) struct Expired {
 
 impl Fragments {
     /// Memory of all packets, in bytes.
-    pub fn used(&self) -> usize {
+    pub(super) fn used(&self) -> usize {
         self.used
     }
 
     /// The time at which the oldest packet times out.
-    pub fn poll_timeout(&self) -> Option<Time> {
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.order.first_key_value().map(|(_, (due, _))| *due)
     }
 
     /// Adds a fragment. Returns the result, and the number of packets dropped for lack of memory.
-    pub fn take(&mut self, fragment: &Fragment<'_>, now: Time) -> (Outcome, u64) {
+    pub(super) fn take(&mut self, fragment: &Fragment<'_>, now: Time) -> (Outcome, u64) {
         let key = Key::of(fragment);
         let dropped = self.make_room(key, PIECE + fragment.data.len());
         match self.change(key, now, |partial| partial.take(fragment)) {
@@ -140,7 +140,7 @@ impl Fragments {
     }
 
     /// Drops the packet of a fragment for lack of memory. Returns the number of packets dropped.
-    pub fn refuse(&mut self, fragment: &Fragment<'_>, now: Time) -> u64 {
+    pub(super) fn refuse(&mut self, fragment: &Fragment<'_>, now: Time) -> u64 {
         let key = Key::of(fragment);
         let dropped = self.make_room(key, 0);
         dropped + u64::from(self.change(key, now, Partial::drop_data))
@@ -170,7 +170,7 @@ impl Fragments {
 
     /// Drops the oldest packet if it timed out, and returns its first fragment, if that arrived.
     /// Returns `None` if no packet timed out. Packets that were dropped before are skipped.
-    pub fn expire(&mut self, now: Time) -> Option<Option<Expired>> {
+    pub(super) fn expire(&mut self, now: Time) -> Option<Option<Expired>> {
         let (key, partial) = loop {
             let (_, &(due, key)) = self.order.first_key_value()?;
             if due > now {

@@ -80,7 +80,7 @@ struct Ping {
 
 impl State {
     /// Sends an echo request.
-    pub fn send_ping(&mut self, to: IpAddr, now: Time) -> io::Result<u16> {
+    pub(crate) fn send_ping(&mut self, to: IpAddr, now: Time) -> io::Result<u16> {
         let source = self.source_for(to)?;
         let number = self.choose_port(|state, number| !state.pings.0.contains_key(&number))?;
         let family = Family::of(to);
@@ -94,7 +94,7 @@ impl State {
     }
 
     /// Returns the round trip time after the answer has arrived.
-    pub fn poll_ping(&mut self, number: u16, context: &Context<'_>) -> Polled<Duration> {
+    pub(crate) fn poll_ping(&mut self, number: u16, context: &Context<'_>) -> Polled<Duration> {
         let ping = self.pings.0.get_mut(&number).filter(|_| !self.closed);
         let Some(ping) = ping else {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
@@ -106,17 +106,17 @@ impl State {
         Polled::Pending
     }
 
-    pub fn remove_ping(&mut self, number: u16) {
+    pub(crate) fn remove_ping(&mut self, number: u16) {
         self.pings.0.remove(&number);
     }
 
-    pub fn wake_ping_tasks(&mut self) {
+    pub(crate) fn wake_ping_tasks(&mut self) {
         let wakers = self.pings.0.values_mut().filter_map(|ping| ping.waker.take());
         self.schedule.wakers.extend(wakers);
     }
 
     /// Handles a received message.
-    pub fn handle_icmp(&mut self, packet: &Packet<'_>, now: Time) {
+    pub(crate) fn handle_icmp(&mut self, packet: &Packet<'_>, now: Time) {
         let family = Family::of(packet.source);
         let message = packet.transport;
         let sound = packet.protocol == family.protocol
@@ -168,14 +168,14 @@ impl State {
     }
 
     /// Reports that no socket listens at a port.
-    pub fn answer_unreachable(&mut self, packet: &Packet<'_>) {
+    pub(crate) fn answer_unreachable(&mut self, packet: &Packet<'_>) {
         let family = Family::of(packet.source);
         self.answer_error(packet, (family.unreachable, family.port_code));
     }
 
     /// Reports that the reassembly of a packet timed out. `packet` is its first fragment. Errors
     /// are not answered by errors (RFC 1122 section 3.2.2, RFC 4443 section 2.4).
-    pub fn answer_reassembly_timeout(&mut self, packet: &Packet<'_>) {
+    pub(crate) fn answer_reassembly_timeout(&mut self, packet: &Packet<'_>) {
         let family = Family::of(packet.source);
         let kind = packet.transport.get(icmp::TYPE).copied();
         let is_echo = kind == Some(family.request) || kind == Some(family.reply);

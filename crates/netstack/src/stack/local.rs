@@ -15,48 +15,48 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    pub fn new(addresses: Vec<IpAddr>, mtu: u16) -> Self {
+    pub(super) fn new(addresses: Vec<IpAddr>, mtu: u16) -> Self {
         Self { addresses, mtu: mtu.max(MIN_MTU), gso: true }
     }
 
-    pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
+    pub(super) fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
         self.addresses = addresses;
     }
 
-    pub fn set_mtu(&mut self, mtu: u16) {
+    pub(super) fn set_mtu(&mut self, mtu: u16) {
         self.mtu = mtu.max(MIN_MTU);
     }
 
-    pub fn set_gso(&mut self, gso: bool) {
+    pub(super) fn set_gso(&mut self, gso: bool) {
         self.gso = gso;
     }
 
-    pub fn has_gso(&self) -> bool {
+    pub(super) fn has_gso(&self) -> bool {
         self.gso
     }
 
-    pub fn mtu(&self) -> usize {
+    pub(super) fn mtu(&self) -> usize {
         usize::from(self.mtu)
     }
 
     /// Whether this is one of the stack's addresses.
-    pub fn has(&self, address: IpAddr) -> bool {
+    pub(super) fn has(&self, address: IpAddr) -> bool {
         self.addresses.contains(&address)
     }
 
     /// The first address of the family of `to`.
-    pub fn address_for(&self, to: IpAddr) -> Option<IpAddr> {
+    pub(super) fn address_for(&self, to: IpAddr) -> Option<IpAddr> {
         let fits = |address: &&IpAddr| address.is_ipv4() == to.is_ipv4();
         self.addresses.iter().find(fits).copied()
     }
 
     /// The longest packet that may be sent, in bytes.
-    pub fn max_packet_len(&self) -> usize {
+    pub(super) fn max_packet_len(&self) -> usize {
         usize::from(if self.gso { u16::MAX } else { self.mtu })
     }
 
     /// The largest TCP payload for an address, by the local MTU.
-    pub fn mss(&self, peer: IpAddr) -> u16 {
+    pub(super) fn mss(&self, peer: IpAddr) -> u16 {
         self.mtu - ip::header_len(peer) as u16 - wire::tcp::HEADER_LEN as u16
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct Paths(HashMap<IpAddr, (usize, Time)>);
 
 impl Paths {
     /// Lowers the path MTU to an address. A larger value than the present one is ignored.
-    pub fn lower(&mut self, to: IpAddr, mtu: usize, now: Time) {
+    pub(super) fn lower(&mut self, to: IpAddr, mtu: usize, now: Time) {
         if self.mtu(to, now).is_some_and(|known| known <= mtu) {
             return;
         }
@@ -30,7 +30,7 @@ impl Paths {
     }
 
     /// The path MTU to an address, in bytes, if one was reported.
-    pub fn mtu(&self, to: IpAddr, now: Time) -> Option<usize> {
+    pub(super) fn mtu(&self, to: IpAddr, now: Time) -> Option<usize> {
         self.0.get(&to).filter(|(_, until)| now < *until).map(|(mtu, _)| *mtu)
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 
 impl State {
     /// Handles a fragment, and the packet that it completes.
-    pub fn handle_fragment(&mut self, bytes: &[u8], header: &IpHeader, now: Time) {
+    pub(crate) fn handle_fragment(&mut self, bytes: &[u8], header: &IpHeader, now: Time) {
         if !self.local.has(header.destination(bytes)) {
             self.counters.not_ours += 1;
             return;
@@ -51,7 +51,7 @@ impl State {
     }
 
     /// Drops incomplete packets that timed out.
-    pub fn expire_fragments(&mut self, now: Time) {
+    pub(crate) fn expire_fragments(&mut self, now: Time) {
         if self.fragments.poll_timeout().is_none_or(|due| due > now) {
             return;
         }
@@ -92,7 +92,7 @@ impl State {
     }
 
     /// Sends a message that exceeds the MTU.
-    pub fn answer_in_fragments(
+    pub(crate) fn answer_in_fragments(
         &mut self,
         addresses: (IpAddr, IpAddr),
         protocol: u8,

@@ -67,12 +67,12 @@ pub(crate) struct Listener {
 
 impl TcpSocket {
     /// Space for a TCP segment in a packet of `most` bytes.
-    pub fn room(&self, most: usize) -> usize {
+    pub(crate) fn room(&self, most: usize) -> usize {
         most - ip::header_len(self.flow.remote.ip())
     }
 
     /// Collects the tasks to wake.
-    pub fn wake(&mut self, wakers: &mut Vec<Waker>) {
+    pub(crate) fn wake(&mut self, wakers: &mut Vec<Waker>) {
         if self.reader.is_some() && (self.tcp.readable() > 0 || self.tcp.is_at_end()) {
             wakers.extend(self.reader.take());
         }
@@ -84,7 +84,7 @@ impl TcpSocket {
 
 impl State {
     /// Opens a connection.
-    pub fn dial(&mut self, to: SocketAddr, now: Time) -> io::Result<usize> {
+    pub(crate) fn dial(&mut self, to: SocketAddr, now: Time) -> io::Result<usize> {
         let source = self.source_for(to.ip())?;
         if !self.budget.has_room_for(tcp::BUFFERS) {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -104,7 +104,7 @@ impl State {
     }
 
     /// Starts to listen.
-    pub fn listen(&mut self, at: SocketAddr) -> io::Result<SocketAddr> {
+    pub(crate) fn listen(&mut self, at: SocketAddr) -> io::Result<SocketAddr> {
         self.check_local(at)?;
         let is_free =
             |state: &Self, port| !state.listeners.contains_key(&SocketAddr::new(at.ip(), port));
@@ -118,7 +118,7 @@ impl State {
     }
 
     /// Stops listening, and resets connections that were not accepted.
-    pub fn stop_listening(&mut self, at: SocketAddr) {
+    pub(crate) fn stop_listening(&mut self, at: SocketAddr) {
         self.listeners.remove(&at);
         let of_it = self.sockets.iter().filter(|(_, socket)| socket.listener == Some(at));
         let waiting: Vec<usize> = of_it.map(|(id, _)| id).collect();
@@ -130,7 +130,7 @@ impl State {
     }
 
     /// Returns the next connection of a listener.
-    pub fn poll_accept(&mut self, at: SocketAddr, context: &Context<'_>) -> Polled<usize> {
+    pub(crate) fn poll_accept(&mut self, at: SocketAddr, context: &Context<'_>) -> Polled<usize> {
         let Some(listener) = self.listeners.get_mut(&at).filter(|_| !self.closed) else {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
@@ -177,7 +177,7 @@ impl State {
     }
 
     /// Handles a received segment.
-    pub fn handle_tcp(&mut self, packet: &Packet<'_>, now: Time) {
+    pub(crate) fn handle_tcp(&mut self, packet: &Packet<'_>, now: Time) {
         let Some((header, len)) = Header::parse(packet.transport) else {
             self.counters.malformed += 1;
             return;
@@ -265,7 +265,7 @@ impl State {
 
     /// Updates the listener after a change of a socket, and removes the socket if it is closed and
     /// has no stream.
-    pub fn update_listener(&mut self, id: usize) {
+    pub(crate) fn update_listener(&mut self, id: usize) {
         let socket = &mut self.sockets[id];
         if let Some(at) = socket.listener
             && let Some(listener) = self.listeners.get_mut(&at)
@@ -286,7 +286,7 @@ impl State {
     }
 
     /// Removes a socket.
-    pub fn remove(&mut self, id: usize) {
+    pub(crate) fn remove(&mut self, id: usize) {
         let socket = self.sockets.remove(id);
         self.ending.orphans.remove(socket.orphan);
         self.ending.time_waits.remove(socket.waits);
@@ -296,7 +296,12 @@ impl State {
     }
 
     /// Writes the next packet of a socket to `to`.
-    pub fn poll_socket(&mut self, id: usize, now: Time, to: &mut [u8]) -> Option<(usize, Offload)> {
+    pub(crate) fn poll_socket(
+        &mut self,
+        id: usize,
+        now: Time,
+        to: &mut [u8],
+    ) -> Option<(usize, Offload)> {
         let (mtu, most) = (self.local.mtu(), self.local.max_packet_len());
         let socket = self.sockets.get_mut(id)?;
         let flow = socket.flow;
@@ -316,7 +321,7 @@ impl State {
     }
 
     /// Handles an ICMP error to a sent segment.
-    pub fn handle_tcp_error(&mut self, flow: Flow, seq: Seq, error: PathError) {
+    pub(crate) fn handle_tcp_error(&mut self, flow: Flow, seq: Seq, error: PathError) {
         let Some(id) = self.flows.get(&flow).copied() else { return };
         let socket = &mut self.sockets[id];
         if !socket.tcp.is_in_flight(seq) {
@@ -334,14 +339,14 @@ impl State {
     }
 
     /// Calls `then` with a socket, and updates it afterwards.
-    pub fn with<T>(&mut self, id: usize, then: impl FnOnce(&mut TcpSocket) -> T) -> T {
+    pub(crate) fn with<T>(&mut self, id: usize, then: impl FnOnce(&mut TcpSocket) -> T) -> T {
         let result = then(&mut self.sockets[id]);
         self.update(id);
         result
     }
 
     /// Handles that the application dropped its stream.
-    pub fn drop_stream(&mut self, id: usize, now: Time) {
+    pub(crate) fn drop_stream(&mut self, id: usize, now: Time) {
         let socket = &mut self.sockets[id];
         (socket.owned, socket.reader, socket.writer) = (false, None, None);
         if socket.resets {
@@ -355,7 +360,7 @@ impl State {
 
     /// Fails all connections and operations, and optionally sends resets to the peers. Nothing else
     /// is sent or received afterwards.
-    pub fn shut_down(&mut self, tell: bool) {
+    pub(crate) fn shut_down(&mut self, tell: bool) {
         self.closed = true;
         let ids: Vec<usize> = self.sockets.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -389,12 +394,12 @@ impl State {
 
 impl TcpSocket {
     /// Registers a task to be woken when data can be read or the stream has ended.
-    pub fn wait_readable(&mut self, context: &Context<'_>) {
+    pub(crate) fn wait_readable(&mut self, context: &Context<'_>) {
         store_waker(&mut self.reader, context);
     }
 
     /// Registers a task to be woken when data can be written or the stream has ended.
-    pub fn wait_writable(&mut self, context: &Context<'_>) {
+    pub(crate) fn wait_writable(&mut self, context: &Context<'_>) {
         store_waker(&mut self.writer, context);
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         Self {
             clock: config.clock.clone(),
             state: Mutex::new(State::new(config)),
@@ -38,25 +38,25 @@ impl Shared {
         }
     }
 
-    pub fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         Time::new((self.clock)())
     }
 
-    pub fn lock(&self) -> Locked<'_> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { shared: self, state: Some(state) }
     }
 
-    pub fn has_gro(&self) -> bool {
+    pub(crate) fn has_gro(&self) -> bool {
         self.gro.load(Ordering::Relaxed)
     }
 
-    pub fn set_gro(&self, gro: bool) {
+    pub(crate) fn set_gro(&self, gro: bool) {
         self.gro.store(gro, Ordering::Relaxed);
     }
 
     /// Waits until all packets have left, for `at_most` this time.
-    pub fn wait_until_flushed(&self, at_most: Duration) {
+    pub(crate) fn wait_until_flushed(&self, at_most: Duration) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = |state: &mut State| !state.has_nothing_to_send();
         drop(self.flushed.wait_timeout_while(state, at_most, waiting));
@@ -71,7 +71,7 @@ pub(crate) struct Locked<'a> {
 
 impl<'a> Locked<'a> {
     /// Waits until a socket has something to send, for `at_most` this time.
-    pub fn wait(mut self, at_most: Option<Duration>) -> Self {
+    pub(crate) fn wait(mut self, at_most: Option<Duration>) -> Self {
         let shared = self.shared;
         if let Some(state) = self.state.take() {
             let ready = &shared.ready;

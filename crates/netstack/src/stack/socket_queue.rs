@@ -10,27 +10,27 @@ pub(super) struct SocketQueue {
 }
 
 impl SocketQueue {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
 
     /// Appends a socket. Returns its number.
-    pub fn push(&mut self, id: usize) -> u64 {
+    pub(super) fn push(&mut self, id: usize) -> u64 {
         let number = self.next;
         self.next += 1;
         self.ids.insert(number, id);
         number
     }
 
-    pub fn pop(&mut self) -> Option<usize> {
+    pub(super) fn pop(&mut self) -> Option<usize> {
         self.ids.pop_first().map(|(_, id)| id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
         self.ids.values().copied()
     }
 
-    pub fn remove(&mut self, number: Option<u64>) {
+    pub(super) fn remove(&mut self, number: Option<u64>) {
         if let Some(number) = number {
             self.ids.remove(&number);
         }

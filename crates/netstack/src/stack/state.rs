@@ -84,7 +84,7 @@ pub(super) struct Schedule {
 }
 
 impl State {
-    pub fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         Self {
             local: Local::new(config.addresses, config.mtu),
             control: config.control,
@@ -104,15 +104,15 @@ impl State {
         }
     }
 
-    pub fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         self.counters
     }
 
-    pub fn budget(&self) -> &Budget {
+    pub(crate) fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    pub fn take_wakers(&mut self) -> Vec<Waker> {
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
         if !self.ending.drain_wakers.is_empty() && self.is_drained() {
             self.schedule.wakers.append(&mut self.ending.drain_wakers);
         }
@@ -127,7 +127,7 @@ impl State {
     }
 
     /// Waits until all orphans have sent their data.
-    pub fn poll_drained(&mut self, context: &Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_drained(&mut self, context: &Context<'_>) -> Poll<()> {
         if self.is_drained() {
             return Poll::Ready(());
         }
@@ -136,19 +136,19 @@ impl State {
     }
 
     /// Whether no packet can be sent now.
-    pub fn has_nothing_to_send(&self) -> bool {
+    pub(crate) fn has_nothing_to_send(&self) -> bool {
         let schedule = &self.schedule;
         schedule.ready.is_empty() && schedule.answers.is_empty() && self.datagrams.ready.is_empty()
     }
 
     /// Time of the next timer.
-    pub fn due(&self) -> Option<Time> {
+    pub(crate) fn due(&self) -> Option<Time> {
         let timer = self.schedule.timers.peek().map(|Reverse((due, _))| *due);
         timer.into_iter().chain(self.fragments.poll_timeout()).min()
     }
 
     /// Whether to wake the sending thread, because it sleeps although it has work.
-    pub fn must_wake_sender(&mut self) -> bool {
+    pub(crate) fn must_wake_sender(&mut self) -> bool {
         let Some(until) = self.schedule.sleeps else { return false };
         let due = self.due().is_some_and(|due| due < until);
         let wakes = self.schedule.woken || due || !self.has_nothing_to_send();
@@ -161,7 +161,7 @@ impl State {
 
     /// Updates a socket after an event: the queue of ready sockets, its timers, the tasks to wake,
     /// and its removal.
-    pub fn update(&mut self, id: usize) {
+    pub(crate) fn update(&mut self, id: usize) {
         let most = self.local.max_packet_len();
         let Some(socket) = self.sockets.get_mut(id) else { return };
         if !socket.queued && socket.tcp.wants_transmit(socket.room(most)) {
@@ -172,7 +172,7 @@ impl State {
     }
 
     /// The same without the queue of ready sockets, after the socket was polled.
-    pub fn update_timers(&mut self, id: usize) {
+    pub(crate) fn update_timers(&mut self, id: usize) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         if let Some(due) = socket.tcp.poll_timeout()
             && socket.scheduled.is_none_or(|scheduled| due < scheduled)
@@ -196,7 +196,7 @@ impl State {
     }
 
     /// Records that a socket's stream was dropped.
-    pub fn note_orphan(&mut self, id: usize) {
+    pub(crate) fn note_orphan(&mut self, id: usize) {
         self.sockets[id].orphan = Some(self.ending.orphans.push(id));
         self.update_orphan(id);
         if self.ending.orphans.len() > ORPHANS
@@ -228,7 +228,7 @@ impl State {
     }
 
     /// Runs the timers that are due, and drops incomplete packets that timed out.
-    pub fn handle_timeouts(&mut self, now: Time) {
+    pub(crate) fn handle_timeouts(&mut self, now: Time) {
         self.expire_fragments(now);
         while let Some(Reverse((due, id))) = self.schedule.timers.peek().copied()
             && due <= now
@@ -247,7 +247,7 @@ impl State {
     }
 
     /// Queues a packet that does not belong to a socket.
-    pub fn queue_answer(&mut self, packet: Vec<u8>, offload: Offload) {
+    pub(crate) fn queue_answer(&mut self, packet: Vec<u8>, offload: Offload) {
         let schedule = &mut self.schedule;
         if schedule.answer_bytes + packet.len() > ANSWERS {
             self.counters.answers += 1;
@@ -258,7 +258,7 @@ impl State {
     }
 
     /// Queues several packets, all of them or none.
-    pub fn queue_answers(&mut self, packets: Vec<Vec<u8>>) {
+    pub(crate) fn queue_answers(&mut self, packets: Vec<Vec<u8>>) {
         let len: usize = packets.iter().map(Vec::len).sum();
         if self.schedule.answer_bytes + len > ANSWERS {
             self.counters.answers += 1;
@@ -268,7 +268,7 @@ impl State {
     }
 
     /// Removes the next queued answer.
-    pub fn next_answer(&mut self) -> Option<(Vec<u8>, Offload)> {
+    pub(crate) fn next_answer(&mut self) -> Option<(Vec<u8>, Offload)> {
         let answer = self.schedule.answers.pop_front()?;
         self.schedule.answer_bytes -= answer.0.len();
         Some(answer)
@@ -276,7 +276,7 @@ impl State {
 
     /// Returns the local address from which to send to `to`. Packets between local addresses are
     /// not supported, because the engine would route them to a peer.
-    pub fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
+    pub(crate) fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
         if self.closed {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -287,7 +287,7 @@ impl State {
     }
 
     /// Whether a socket may be bound to this address.
-    pub fn check_local(&self, at: SocketAddr) -> io::Result<()> {
+    pub(crate) fn check_local(&self, at: SocketAddr) -> io::Result<()> {
         if self.closed {
             return Err(io::ErrorKind::NotConnected.into());
         }
@@ -298,7 +298,7 @@ impl State {
     }
 
     /// The bound addresses that match a packet to `local`, the most specific first.
-    pub fn bound_addresses(local: SocketAddr) -> [SocketAddr; 3] {
+    pub(crate) fn bound_addresses(local: SocketAddr) -> [SocketAddr; 3] {
         let family: IpAddr = match local {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -308,7 +308,7 @@ impl State {
     }
 
     /// Returns a free port: the first in an unpredictable sequence for which `is_free` is true.
-    pub fn choose_port(&mut self, is_free: impl Fn(&Self, u16) -> bool) -> io::Result<u16> {
+    pub(crate) fn choose_port(&mut self, is_free: impl Fn(&Self, u16) -> bool) -> io::Result<u16> {
         /// The ports of RFC 6335 section 6 and some more, as in Linux.
         const FIRST: u16 = 32_768;
         const COUNT: u16 = 28_232;

@@ -8,7 +8,7 @@ const WORTH_WRITING: usize = 32 * 1024;
 
 impl Connection {
     /// Bytes that can be written. Unlimited if a write would fail at once.
-    pub fn write_room(&self) -> usize {
+    pub(crate) fn write_room(&self) -> usize {
         match self.state {
             State::SynSent | State::SynReceived => 0,
             State::Established | State::CloseWait => self.tx.room(self.settings.send_buffer),
@@ -17,13 +17,13 @@ impl Connection {
     }
 
     /// Whether to wake a writer: there is much space, or no data is in flight that would free more.
-    pub fn is_worth_writing(&self) -> bool {
+    pub(crate) fn is_worth_writing(&self) -> bool {
         let room = self.write_room();
         room >= WORTH_WRITING || room > 0 && self.tx.is_empty()
     }
 
     /// Writes as many bytes as fit. Returns `None` if the stream accepts no more data.
-    pub fn write(&mut self, bytes: &[u8]) -> Option<usize> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<usize> {
         match self.state {
             State::SynSent | State::SynReceived => Some(0),
             State::Established | State::CloseWait => {
@@ -33,22 +33,22 @@ impl Connection {
         }
     }
 
-    pub fn readable(&self) -> usize {
+    pub(crate) fn readable(&self) -> usize {
         self.rx.readable()
     }
 
     /// Whether the peer's FIN and all data before it have arrived.
-    pub fn has_received_fin(&self) -> bool {
+    pub(crate) fn has_received_fin(&self) -> bool {
         self.rx.has_ended()
     }
 
     /// Whether no further data will arrive.
-    pub fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.rx.has_ended() || self.state == State::Closed
     }
 
     /// Reads the available data. Returns the number of bytes.
-    pub fn read(&mut self, to: &mut [u8], now: Time) -> usize {
+    pub(crate) fn read(&mut self, to: &mut [u8], now: Time) -> usize {
         let len = self.rx.read(to, now);
         self.offer_window();
         len
@@ -63,7 +63,7 @@ impl Connection {
     }
 
     /// Sends FIN after the written data.
-    pub fn shutdown(&mut self, now: Time) {
+    pub(crate) fn shutdown(&mut self, now: Time) {
         let next = match self.state {
             State::Established | State::SynReceived => State::FinWait1,
             State::CloseWait => State::LastAck,
@@ -84,7 +84,7 @@ impl Connection {
 
     /// Handles that the application has dropped the stream. Written data is still sent. Unread data
     /// is lost, and the peer gets a reset (RFC 9293 section 3.6.1, RFC 2525 section 2.17).
-    pub fn close(&mut self, now: Time) {
+    pub(crate) fn close(&mut self, now: Time) {
         self.is_orphan = true;
         if self.rx.readable() > 0 {
             self.abort();
@@ -105,7 +105,7 @@ impl Connection {
     }
 
     /// Closes the connection and sends a reset to the peer.
-    pub fn abort(&mut self) {
+    pub(crate) fn abort(&mut self) {
         let tell = !matches!(self.state, State::SynSent | State::TimeWait | State::Closed);
         self.replies.reset |= tell;
         self.rx.clear();
@@ -113,12 +113,12 @@ impl Connection {
     }
 
     /// Sets whether short segments wait for data in flight (Nagle's algorithm). Off by default.
-    pub fn set_nagle(&mut self, nagle: bool) {
+    pub(crate) fn set_nagle(&mut self, nagle: bool) {
         self.nagle = nagle;
     }
 
     /// Whether Nagle's algorithm is used.
-    pub fn nagle(&self) -> bool {
+    pub(crate) fn nagle(&self) -> bool {
         self.nagle
     }
 }

@@ -34,7 +34,7 @@ pub enum CongestionControl {
 /// The algorithm's state. It is created when data is first sent, so connections that only receive
 /// do not have one.
 #[derive(Debug)]
-pub enum Control {
+pub(super) enum Control {
     Unused(Settings),
     Bbr(Box<Bbr>),
     Cubic(Box<Cubic>),
@@ -42,7 +42,7 @@ pub enum Control {
 
 /// The initial parameters of an algorithm.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub(super) struct Settings {
     pub algorithm: CongestionControl,
     /// Segment payload in bytes.
     pub mss: u32,
@@ -52,7 +52,7 @@ pub struct Settings {
 
 /// The pacing parameters.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub(super) struct Pace {
     /// Bytes per second.
     pub rate: f64,
     /// Bytes that may be sent at once.
@@ -61,7 +61,7 @@ pub struct Pace {
 
 /// Data that is about to be sent.
 #[derive(Clone, Copy, Debug)]
-pub struct SendEvent {
+pub(super) struct SendEvent {
     pub bytes: u32,
     /// Whether no other data is in flight.
     pub first: bool,
@@ -75,7 +75,7 @@ pub struct SendEvent {
 
 /// A range that is considered lost.
 #[derive(Clone, Copy, Debug)]
-pub struct Loss<'a> {
+pub(super) struct Loss<'a> {
     pub range: &'a SentRange,
     /// Bytes lost since it was sent, including the range.
     pub since: u32,
@@ -86,7 +86,7 @@ pub struct Loss<'a> {
 
 /// An acknowledgement, after losses were detected.
 #[derive(Clone, Copy, Debug)]
-pub struct AckEvent {
+pub(super) struct AckEvent {
     /// Bytes that are newly acknowledged.
     pub bytes: u32,
     /// Delivery rate sample of these bytes.
@@ -104,12 +104,12 @@ pub struct AckEvent {
 
 impl Control {
     /// Creates the state before data is sent.
-    pub fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: Settings) -> Self {
         Self::Unused(settings)
     }
 
     /// The congestion window in bytes.
-    pub fn window(&self) -> u32 {
+    pub(super) fn window(&self) -> u32 {
         match self {
             Self::Unused(settings) => INITIAL_SEGMENTS * settings.mss,
             Self::Bbr(bbr) => bbr.window(),
@@ -118,7 +118,7 @@ impl Control {
     }
 
     /// The pacing parameters; `None` without pacing.
-    pub fn pace(&self) -> Option<Pace> {
+    pub(super) fn pace(&self) -> Option<Pace> {
         match self {
             Self::Bbr(bbr) => Some(bbr.pace()),
             _ => None,
@@ -126,7 +126,7 @@ impl Control {
     }
 
     /// Changes the segment payload.
-    pub fn set_mss(&mut self, mss: u32) {
+    pub(super) fn set_mss(&mut self, mss: u32) {
         match self {
             Self::Unused(settings) => settings.mss = mss,
             Self::Bbr(bbr) => bbr.set_mss(mss),
@@ -135,7 +135,7 @@ impl Control {
     }
 
     /// Records that the congestion window was the only limit.
-    pub fn note_limited(&mut self) {
+    pub(super) fn note_limited(&mut self) {
         match self {
             Self::Unused(_) => {}
             Self::Bbr(bbr) => bbr.note_limited(),
@@ -144,7 +144,7 @@ impl Control {
     }
 
     /// Handles data that is about to be sent.
-    pub fn handle_send(&mut self, event: &SendEvent) {
+    pub(super) fn handle_send(&mut self, event: &SendEvent) {
         if let Self::Unused(Settings { algorithm, mss, seed }) = *self {
             *self = match algorithm {
                 CongestionControl::Bbr => {
@@ -161,14 +161,14 @@ impl Control {
     }
 
     /// Handles a range that is considered lost.
-    pub fn note_lost(&mut self, loss: &Loss<'_>) {
+    pub(super) fn note_lost(&mut self, loss: &Loss<'_>) {
         if let Self::Bbr(bbr) = self {
             bbr.note_lost(loss);
         }
     }
 
     /// Starts loss recovery. `prior_in_flight` bytes were in flight before the loss.
-    pub fn enter_recovery(&mut self, prior_in_flight: u32) {
+    pub(super) fn enter_recovery(&mut self, prior_in_flight: u32) {
         match self {
             Self::Unused(_) => {}
             Self::Bbr(bbr) => bbr.enter_recovery(),
@@ -177,7 +177,7 @@ impl Control {
     }
 
     /// Ends loss recovery, after all retransmissions were acknowledged.
-    pub fn leave_recovery(&mut self) {
+    pub(super) fn leave_recovery(&mut self) {
         match self {
             Self::Unused(_) => {}
             Self::Bbr(bbr) => bbr.leave_recovery(),
@@ -186,7 +186,7 @@ impl Control {
     }
 
     /// Undoes a recovery: the data was late, not lost.
-    pub fn undo(&mut self) {
+    pub(super) fn undo(&mut self) {
         match self {
             Self::Unused(_) => {}
             Self::Bbr(bbr) => bbr.undo(),
@@ -195,7 +195,7 @@ impl Control {
     }
 
     /// Handles a retransmission timeout. `first` is set for the first one in a row.
-    pub fn handle_timeout(&mut self, first: bool) {
+    pub(super) fn handle_timeout(&mut self, first: bool) {
         match self {
             Self::Unused(_) => {}
             Self::Bbr(bbr) => bbr.handle_timeout(),
@@ -204,7 +204,7 @@ impl Control {
     }
 
     /// Handles a tail loss that a probe has repaired (RFC 8985 section 7.4).
-    pub fn note_repaired(&mut self, arrived: Seq) {
+    pub(super) fn note_repaired(&mut self, arrived: Seq) {
         match self {
             Self::Unused(_) => {}
             Self::Bbr(bbr) => bbr.note_repaired(arrived),
@@ -213,7 +213,7 @@ impl Control {
     }
 
     /// Handles an acknowledgement.
-    pub fn handle_ack(&mut self, event: &AckEvent, delivery: &mut Delivery) {
+    pub(super) fn handle_ack(&mut self, event: &AckEvent, delivery: &mut Delivery) {
         match self {
             Self::Unused(_) => {}
             Self::Bbr(bbr) => bbr.handle_ack(event, delivery),

@@ -18,7 +18,7 @@ use crate::time::Time;
 
 /// The data of a connection that has arrived. Bytes are counted modulo 2^32, like sequence numbers.
 #[derive(Debug, Default)]
-pub struct Delivery {
+pub(super) struct Delivery {
     arrived: Seq,
     /// Time of the last arrival.
     at: Time,
@@ -31,7 +31,7 @@ pub struct Delivery {
 
 /// The state when a range was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub(super) struct Snapshot {
     arrived: Seq,
     at: Time,
     sent: Time,
@@ -44,7 +44,7 @@ pub struct Snapshot {
 
 /// The measurement of one acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub(super) struct Sample {
     /// Bytes per second; 0 if the time was too short for a measurement.
     pub rate: f64,
     /// Bytes that arrived in this time.
@@ -61,13 +61,13 @@ pub struct Sample {
 
 impl Delivery {
     /// The data that has arrived.
-    pub fn arrived(&self) -> Seq {
+    pub(super) fn arrived(&self) -> Seq {
         self.arrived
     }
 
     /// The state at `now`, when a range is sent. `in_flight` includes the range. `first` is set if
     /// no other data is in flight.
-    pub fn snapshot(&mut self, in_flight: u32, first: bool, now: Time) -> Snapshot {
+    pub(super) fn snapshot(&mut self, in_flight: u32, first: bool, now: Time) -> Snapshot {
         if first {
             (self.sent, self.at) = (now, now);
         }
@@ -77,22 +77,22 @@ impl Delivery {
 
     /// Records that the application has no more data, although more than `in_flight` bytes would be
     /// allowed.
-    pub fn note_limited(&mut self, in_flight: u32) {
+    pub(super) fn note_limited(&mut self, in_flight: u32) {
         self.limited = Some(self.arrived + in_flight);
     }
 
     /// Records bytes that are considered lost.
-    pub fn note_lost(&mut self, bytes: u32) {
+    pub(super) fn note_lost(&mut self, bytes: u32) {
         self.lost = self.lost.wrapping_add(bytes);
     }
 
     /// Bytes that were lost since a range was sent.
-    pub fn lost_since(&self, snapshot: &Snapshot) -> u32 {
+    pub(super) fn lost_since(&self, snapshot: &Snapshot) -> u32 {
         self.lost.wrapping_sub(snapshot.lost)
     }
 
     /// Records newly acknowledged data.
-    pub fn note_arrived(&mut self, delivered: &Delivered, now: Time) {
+    pub(super) fn note_arrived(&mut self, delivered: &Delivered, now: Time) {
         let Some(newest) = &delivered.newest else { return };
         self.arrived = self.arrived + delivered.bytes;
         self.at = now;
@@ -103,7 +103,7 @@ impl Delivery {
     }
 
     /// Computes the sample. `least` is the minimum round trip time, if known.
-    pub fn sample(&self, newest: &SentRange, least: Option<Duration>) -> Sample {
+    pub(super) fn sample(&self, newest: &SentRange, least: Option<Duration>) -> Sample {
         let then = &newest.then;
         let arrived = self.arrived.since(then.arrived);
         let took = self.at.since(then.at).max(newest.sent.since(then.sent));

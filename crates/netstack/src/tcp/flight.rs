@@ -20,7 +20,7 @@ const DUPLICATES: u32 = 3;
 const OPTIONS: u32 = 40;
 
 #[derive(Debug)]
-pub struct Flight {
+pub(super) struct Flight {
     pub board: Scoreboard,
     pub rtt: Rtt,
     control: Control,
@@ -40,7 +40,7 @@ pub struct Flight {
 
 /// An acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub struct Ack<'a> {
+pub(super) struct Ack<'a> {
     /// All data before it has arrived.
     pub una: Seq,
     /// Whether it acknowledges new data.
@@ -58,7 +58,7 @@ pub struct Ack<'a> {
 }
 
 impl Flight {
-    pub fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: Settings) -> Self {
         Self {
             board: Scoreboard::default(),
             rtt: Rtt::default(),
@@ -75,22 +75,22 @@ impl Flight {
     }
 
     /// Clears the state.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = Self::new(self.settings);
     }
 
     /// The congestion window in bytes.
-    pub fn window(&self) -> u32 {
+    pub(super) fn window(&self) -> u32 {
         self.control.window()
     }
 
     /// The most bytes that are sent at once.
-    pub fn quantum(&self) -> u32 {
+    pub(super) fn quantum(&self) -> u32 {
         self.control.pace().map_or(u32::MAX, |pace| pace.quantum)
     }
 
     /// Segment payload in bytes.
-    pub fn mss(&self) -> u32 {
+    pub(super) fn mss(&self) -> u32 {
         self.settings.mss
     }
 
@@ -100,39 +100,39 @@ impl Flight {
     }
 
     /// Bytes that may still be sent.
-    pub fn room(&self) -> u32 {
+    pub(super) fn room(&self) -> u32 {
         self.window().saturating_sub(self.board.in_flight())
     }
 
     /// Whether recovery is in progress.
-    pub fn recovers(&self) -> bool {
+    pub(super) fn recovers(&self) -> bool {
         self.recovery.is_some()
     }
 
     /// Time at which losses must be detected again.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         self.rack.deadline()
     }
 
     /// End of the delay by pacing; `None` if data may be sent.
-    pub fn delayed_until(&self) -> Option<Time> {
+    pub(super) fn delayed_until(&self) -> Option<Time> {
         self.pacer.delayed_until()
     }
 
     /// Ends the delay by pacing if its time is over.
-    pub fn release(&mut self, now: Time) {
+    pub(super) fn release(&mut self, now: Time) {
         self.pacer.release(now);
     }
 
     /// Changes the segment payload.
-    pub fn set_mss(&mut self, mss: u32) {
+    pub(super) fn set_mss(&mut self, mss: u32) {
         self.settings.mss = mss;
         self.control.set_mss(mss);
     }
 
     /// Sets the negotiated parameters before the first data. Without selective acknowledgements the
     /// delivery rate cannot be measured.
-    pub fn begin(&mut self, mss: u32, selective: bool) {
+    pub(super) fn begin(&mut self, mss: u32, selective: bool) {
         self.settings.mss = mss;
         if !selective {
             self.settings.algorithm = CongestionControl::Cubic;
@@ -142,33 +142,33 @@ impl Flight {
 
     /// Records that nothing more is sent for now. All data was sent, or the congestion window or
     /// the receiver's window is full.
-    pub fn note_idle(&mut self, is_all_sent: bool) {
+    pub(super) fn note_idle(&mut self, is_all_sent: bool) {
         if is_all_sent || self.pacer.delayed_until().is_none() {
             self.pacer.note_idle(is_all_sent);
         }
     }
 
     /// Records that the congestion window was the only limit.
-    pub fn note_limited(&mut self) {
+    pub(super) fn note_limited(&mut self) {
         self.control.note_limited();
     }
 
     /// Records that all data was sent. If more would have been allowed, samples are
     /// application-limited.
-    pub fn note_all_sent(&mut self) {
+    pub(super) fn note_all_sent(&mut self) {
         if self.room() > 0 && self.board.lost() == 0 {
             self.delivery.note_limited(self.board.in_flight());
         }
     }
 
     /// Records new data that was sent.
-    pub fn note_sent(&mut self, start: Seq, end: Seq, now: Time) {
+    pub(super) fn note_sent(&mut self, start: Seq, end: Seq, now: Time) {
         let then = self.depart(end.since(start), now);
         self.board.sent(start, end, then, now);
     }
 
     /// Records retransmitted data.
-    pub fn note_sent_again(&mut self, start: Seq, end: Seq, now: Time) {
+    pub(super) fn note_sent_again(&mut self, start: Seq, end: Seq, now: Time) {
         let bytes = end.since(start);
         let then = self.depart(bytes, now);
         self.board.sent_again(start, end, then, now);
@@ -196,7 +196,7 @@ impl Flight {
     }
 
     /// Handles an acknowledgement. Returns the number of newly acknowledged bytes.
-    pub fn handle_ack(&mut self, ack: Ack<'_>, now: Time) -> u32 {
+    pub(super) fn handle_ack(&mut self, ack: Ack<'_>, now: Time) -> u32 {
         let prior_in_flight = self.board.in_flight();
         let mut delivered = Delivered::default();
         self.board.acknowledge(ack.una, &mut delivered);
@@ -226,7 +226,7 @@ impl Flight {
     }
 
     /// Detects losses at the time of the deadline.
-    pub fn handle_deadline(&mut self, next: Seq, now: Time) {
+    pub(super) fn handle_deadline(&mut self, next: Seq, now: Time) {
         self.detect(now);
         let prior_in_flight = self.board.in_flight();
         self.enter_recovery(next, prior_in_flight);
@@ -235,7 +235,7 @@ impl Flight {
 
     /// Handles a retransmission timeout: all data is considered lost (RFC 5681 section 3.1, RFC
     /// 6298 section 5). `first` is set for the first one in a row.
-    pub fn handle_timeout(&mut self, next: Seq, first: bool, now: Time) {
+    pub(super) fn handle_timeout(&mut self, next: Seq, first: bool, now: Time) {
         let Self { board, delivery, control, .. } = self;
         board.mark_lost(|range| {
             note_lost(control, delivery, range, now);
@@ -252,7 +252,7 @@ impl Flight {
 
     /// Handles a tail loss that a probe has repaired. It counts as congestion (RFC 8985 section
     /// 7.4).
-    pub fn note_repaired(&mut self) {
+    pub(super) fn note_repaired(&mut self) {
         if !self.recovers() {
             self.control.note_repaired(self.delivery.arrived());
         }

@@ -24,7 +24,7 @@ const MAX_RTT: u32 = 10_000;
 /// The action that the stack must take for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// None. The connection sends its answer.
     Handled,
     /// Answer with a reset, because the segment does not belong to the connection.
@@ -33,7 +33,7 @@ pub enum Verdict {
 
 impl Connection {
     /// Handles a received segment.
-    pub fn handle_segment(&mut self, now: Time, segment: &Segment<'_>) -> Verdict {
+    pub(crate) fn handle_segment(&mut self, now: Time, segment: &Segment<'_>) -> Verdict {
         match self.state {
             State::Closed => {}
             State::SynSent => return self.handle_syn_sent(now, segment),
@@ -44,7 +44,7 @@ impl Connection {
 
     /// Whether a SYN may replace this connection: it is in TIME-WAIT, and the SYN is newer than all
     /// its segments (RFC 9293 section 3.6.1, RFC 6191).
-    pub fn can_be_replaced(&self, header: &Header) -> bool {
+    pub(crate) fn can_be_replaced(&self, header: &Header) -> bool {
         let asks = header.flags & HANDSHAKE == flags::SYN;
         let recent = Seq(self.clocks.recent.0);
         let stamp = header.options.timestamps.filter(|_| self.negotiated.timestamps);

@@ -43,14 +43,14 @@ impl KeepaliveState {
 
 impl Connection {
     /// Enables or disables keepalive probes.
-    pub fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Time) {
+    pub(crate) fn set_keepalive(&mut self, keepalive: Option<Keepalive>, now: Time) {
         self.keepalive_state =
             keepalive.map(|settings| KeepaliveState { settings, last_received: now, probed: None });
         self.replies.probe = false;
     }
 
     /// The settings; `None` if probes are off.
-    pub fn keepalive(&self) -> Option<Keepalive> {
+    pub(crate) fn keepalive(&self) -> Option<Keepalive> {
         self.keepalive_state.as_ref().map(|keepalive_state| keepalive_state.settings)
     }
 

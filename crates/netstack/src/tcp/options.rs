@@ -14,18 +14,18 @@ const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
 /// The most blocks in a header.
-pub const MAX_BLOCKS: usize = 4;
+pub(super) const MAX_BLOCKS: usize = 4;
 /// The most blocks in a header with timestamps. No more are sent.
-pub const BLOCKS_SENT: usize = 3;
+pub(super) const BLOCKS_SENT: usize = 3;
 /// The largest shift of a window (RFC 7323 section 2.3).
 const MAX_SCALE: u8 = 14;
 
 /// A range of received bytes: the first, and the one after the last.
-pub type Block = (Seq, Seq);
+pub(super) type Block = (Seq, Seq);
 
 /// The sender's time, and the last time that it received from the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timestamps {
+pub(crate) struct Timestamps {
     /// TSval.
     pub value: u32,
     /// TSecr.
@@ -34,7 +34,7 @@ pub struct Timestamps {
 
 /// The options of a header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub(crate) struct Options {
     /// The sender's MSS: the largest payload it can receive, without options.
     pub mss: Option<u16>,
     /// Shift of the sender's windows.
@@ -47,7 +47,7 @@ pub struct Options {
 
 impl Options {
     /// Reads options, up to the first malformed one.
-    pub fn parse(mut bytes: &[u8]) -> Self {
+    pub(crate) fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let Some((kind, rest)) = bytes.split_first() {
             match *kind {
@@ -85,7 +85,7 @@ impl Options {
     }
 
     /// Length in a header, in bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let mut len = 0;
         len += if self.mss.is_some() { 4 } else { 0 };
         len += if self.window_scale.is_some() { 4 } else { 0 };
@@ -96,7 +96,7 @@ impl Options {
     }
 
     /// Writes the options, padded to whole words. `to` must have the length of [`Options::len`].
-    pub fn write(&self, to: &mut [u8]) {
+    pub(crate) fn write(&self, to: &mut [u8]) {
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
             to[at..at + bytes.len()].copy_from_slice(bytes);

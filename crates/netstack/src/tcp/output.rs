@@ -12,7 +12,7 @@ use crate::time::Time;
 
 /// A segment or super-packet that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     /// Bytes of its header.
     pub header: usize,
     /// Bytes of its payload.
@@ -35,14 +35,19 @@ enum Plan {
 impl Connection {
     /// Whether [`Connection::poll_transmit`] with the same `most` would write a segment or must
     /// update the state.
-    pub fn wants_transmit(&self, most: usize) -> bool {
+    pub(crate) fn wants_transmit(&self, most: usize) -> bool {
         self.plan(most).is_some() || self.has_stream() && self.tx.is_stuck()
     }
 
     /// Writes the next segment to `to`: a header with a zero checksum, then payload. The segment
     /// has at most `most` bytes; if that allows several segments, it may be a super-packet. Returns
     /// `None` if there is nothing to send.
-    pub fn poll_transmit(&mut self, now: Time, to: &mut [u8], most: usize) -> Option<Outgoing> {
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Time,
+        to: &mut [u8],
+        most: usize,
+    ) -> Option<Outgoing> {
         let Some(plan) = self.plan(most) else {
             if self.has_stream() {
                 self.tx.note_idle(now);

@@ -14,7 +14,7 @@ const LATE: Duration = Duration::from_millis(100);
 const WAITED: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
-pub struct Pacer {
+pub(super) struct Pacer {
     /// Time at which all sent data has passed.
     sent_until: Time,
     delayed_until: Option<Time>,
@@ -23,28 +23,28 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { sent_until: Time::default(), delayed_until: None, late: Duration::ZERO }
     }
 
     /// End of the present delay; `None` if data may be sent.
-    pub fn delayed_until(&self) -> Option<Time> {
+    pub(super) fn delayed_until(&self) -> Option<Time> {
         self.delayed_until
     }
 
     /// Ends the delay if its time is over.
-    pub fn release(&mut self, now: Time) {
+    pub(super) fn release(&mut self, now: Time) {
         self.delayed_until = self.delayed_until.filter(|until| *until > now);
     }
 
     /// Records that nothing more is sent for another reason than pacing: all data was sent, or the
     /// window is full.
-    pub fn note_idle(&mut self, is_all_sent: bool) {
+    pub(super) fn note_idle(&mut self, is_all_sent: bool) {
         self.late = if is_all_sent { Duration::ZERO } else { WAITED };
     }
 
     /// Records data that was sent at a pacing rate of `rate` bytes per second.
-    pub fn note_sent(&mut self, bytes: u32, rate: f64, now: Time) {
+    pub(super) fn note_sent(&mut self, bytes: u32, rate: f64, now: Time) {
         let takes = Duration::try_from_secs_f64(f64::from(bytes) / rate);
         // Limits the delay for extremely low rates.
         let takes = takes.unwrap_or(Duration::MAX).min(Duration::from_secs(1));

@@ -19,7 +19,7 @@ const DUPLICATES: u32 = 3;
 const QUARTERS: u32 = 4;
 
 #[derive(Debug, Default)]
-pub struct Rack {
+pub(super) struct Rack {
     /// Of the data that arrived, the time and the end of the last sent.
     newest: Option<(Time, Seq)>,
     /// Round trip time of that data.
@@ -38,12 +38,12 @@ pub struct Rack {
 
 impl Rack {
     /// Time at which losses must be detected again.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 
     /// Section 6.2, steps 2 and 3.
-    pub fn delivered(&mut self, delivered: &Delivered, rtt: &Rtt, now: Time) {
+    pub(super) fn delivered(&mut self, delivered: &Delivered, rtt: &Rtt, now: Time) {
         if delivered.overtaken.is_some() {
             self.reorders = true;
         }
@@ -62,7 +62,7 @@ impl Rack {
     /// Handles a reported duplicate: once a round trip, it extends the reordering window (section
     /// 6.2, step 4). Data that was needlessly retransmitted was late, so the path reorders.
     /// Otherwise data that is always considered lost too early would never be observed as late.
-    pub fn duplicate(&mut self, una: Seq, next: Seq) {
+    pub(super) fn duplicate(&mut self, una: Seq, next: Seq) {
         self.reorders = true;
         if self.round.is_none_or(|round| !una.before(round)) {
             self.round = Some(next);
@@ -72,7 +72,7 @@ impl Rack {
     }
 
     /// Handles the end of a recovery.
-    pub fn recovered(&mut self) {
+    pub(super) fn recovered(&mut self) {
         self.remembered = self.remembered.saturating_sub(1);
         if self.remembered == 0 {
             self.more = 0;
@@ -81,7 +81,7 @@ impl Rack {
 
     /// Marks lost ranges and passes them to `note`. Sets the deadline for ranges that may be lost
     /// later (section 6.2, step 5).
-    pub fn detect(
+    pub(super) fn detect(
         &mut self,
         board: &mut Scoreboard,
         wait: Duration,
@@ -108,7 +108,7 @@ impl Rack {
     }
 
     /// The reordering window (section 6.2, step 4).
-    pub fn wait(&self, rtt: &Rtt, recovers: bool, sacked: u32, mss: u32) -> Duration {
+    pub(super) fn wait(&self, rtt: &Rtt, recovers: bool, sacked: u32, mss: u32) -> Duration {
         let (Some(min), Some(smoothed)) = (rtt.min(), rtt.smoothed()) else {
             return Duration::ZERO;
         };
@@ -119,7 +119,7 @@ impl Rack {
     }
 
     /// Clears the deadline.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.deadline = None;
     }
 }

@@ -27,7 +27,7 @@ const MAX_OUT_OF_ORDER: usize = 256;
 const SHORT_WINDOW: u32 = 32 * 1024;
 
 #[derive(Debug)]
-pub struct Receiver {
+pub(super) struct Receiver {
     ring: Ring,
     /// Bytes in order that were not read.
     readable: u32,
@@ -49,7 +49,7 @@ pub struct Receiver {
 
 /// Result of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub(super) enum Arrival {
     /// No data.
     Nothing,
     /// The next bytes.
@@ -62,7 +62,7 @@ pub enum Arrival {
 
 impl Receiver {
     /// Creates a receiver with a window of at most `most` bytes.
-    pub fn new(most: usize, budget: Budget) -> Self {
+    pub(super) fn new(most: usize, budget: Budget) -> Self {
         let most = u32::try_from(most).unwrap_or(u32::MAX).min(65_535 << 14);
         let scale = (0..14).find(|scale| 65_535 << scale >= most).unwrap_or(14);
         Self {
@@ -80,39 +80,39 @@ impl Receiver {
     }
 
     /// Starts the stream after `initial`.
-    pub fn begin(&mut self, initial: Seq) {
+    pub(super) fn begin(&mut self, initial: Seq) {
         self.next = initial + 1;
         self.offered = self.next + self.window();
     }
 
     /// Handles that the peer does not support window scaling.
-    pub fn forbid_scale(&mut self) {
+    pub(super) fn forbid_scale(&mut self) {
         self.scale = 0;
         self.tuning.limit_to(65_535);
     }
 
     /// Shift of the window in headers.
-    pub fn scale(&self) -> u8 {
+    pub(super) fn scale(&self) -> u8 {
         self.scale
     }
 
     /// The next expected sequence number.
-    pub fn next(&self) -> Seq {
+    pub(super) fn next(&self) -> Seq {
         self.next + u32::from(self.has_ended())
     }
 
     /// Bytes that can be read.
-    pub fn readable(&self) -> usize {
+    pub(super) fn readable(&self) -> usize {
         self.readable as usize
     }
 
     /// Whether the whole stream has arrived.
-    pub fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.end == Some(self.next)
     }
 
     /// Whether bytes before received data or FIN are missing.
-    pub fn has_gap(&self) -> bool {
+    pub(super) fn has_gap(&self) -> bool {
         !self.out_of_order.is_empty() || self.out_of_order_end().is_some()
     }
 
@@ -122,7 +122,7 @@ impl Receiver {
     }
 
     /// End of the announced window.
-    pub fn offered(&self) -> Seq {
+    pub(super) fn offered(&self) -> Seq {
         self.offered
     }
 
@@ -139,7 +139,7 @@ impl Receiver {
 
     /// Announces the window. Returns its value for a header. Small increases are not announced (RFC
     /// 9293 section 3.8.6.2.2).
-    pub fn offer(&mut self, mss: u32) -> u16 {
+    pub(super) fn offer(&mut self, mss: u32) -> u16 {
         let offerable = self.offerable();
         if self.is_worth_offering(offerable, mss) {
             self.offered = offerable;
@@ -155,14 +155,14 @@ impl Receiver {
 
     /// Whether to announce the window in a separate segment: it at least doubles, and grows by at
     /// least two segments.
-    pub fn wants_to_offer(&self, mss: u32) -> bool {
+    pub(super) fn wants_to_offer(&self, mss: u32) -> bool {
         let left = self.offered.since(self.next);
         let grown = self.offerable().since(self.offered);
         grown >= 2 * mss && grown >= left
     }
 
     /// Stores the payload of a segment at `seq`, as far as it is in the window.
-    pub fn receive(&mut self, seq: Seq, payload: &Payload<'_>) -> Arrival {
+    pub(super) fn receive(&mut self, seq: Seq, payload: &Payload<'_>) -> Arrival {
         let end = (seq + payload.len() as u32).min(self.end.unwrap_or(self.offered));
         let end = end.min(self.offered);
         let start = seq.max(self.next);
@@ -203,7 +203,7 @@ impl Receiver {
     }
 
     /// Sets the end of the stream.
-    pub fn finish(&mut self, seq: Seq) {
+    pub(super) fn finish(&mut self, seq: Seq) {
         // Data after the end of the stream is an error of the peer.
         let goes_on = self.out_of_order.last().is_some_and(|(_, last)| last.after(seq));
         if !seq.before(self.next) && !goes_on {
@@ -251,7 +251,7 @@ impl Receiver {
     /// The selective acknowledgements: a duplicate, then the latest range, then the others (RFC
     /// 2018 section 4, RFC 2883). An out-of-order FIN is reported like a byte. Otherwise its sender
     /// would not learn which bytes before it are missing.
-    pub fn blocks(&mut self) -> ArrayVec<Block, MAX_BLOCKS> {
+    pub(super) fn blocks(&mut self) -> ArrayVec<Block, MAX_BLOCKS> {
         let mut blocks: ArrayVec<Block, MAX_BLOCKS> = self.duplicate.take().into_iter().collect();
         let latest = self.latest.and_then(|latest| {
             self.out_of_order
@@ -271,19 +271,19 @@ impl Receiver {
     }
 
     /// Whether there are selective acknowledgements.
-    pub fn has_blocks(&self) -> bool {
+    pub(super) fn has_blocks(&self) -> bool {
         self.duplicate.is_some() || self.has_gap()
     }
 
     /// Records a duplicate of a whole segment outside of the window.
-    pub fn note_duplicate(&mut self, start: Seq, end: Seq) {
+    pub(super) fn note_duplicate(&mut self, start: Seq, end: Seq) {
         if start.before(end) && !end.after(self.next()) {
             self.duplicate = Some((start, end));
         }
     }
 
     /// Copies data in order to `to` and frees its space. Returns the number of bytes.
-    pub fn read(&mut self, to: &mut [u8], now: Time) -> usize {
+    pub(super) fn read(&mut self, to: &mut [u8], now: Time) -> usize {
         let len = to.len().min(self.readable());
         self.ring.read(0, &mut to[..len]);
         if len == 0 {
@@ -297,18 +297,18 @@ impl Receiver {
     }
 
     /// Records the time from announcing a window to receiving its data.
-    pub fn note_rtt(&mut self, rtt: std::time::Duration) {
+    pub(super) fn note_rtt(&mut self, rtt: std::time::Duration) {
         self.tuning.note_rtt(rtt);
     }
 
     /// Drops all unread data.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.readable = 0;
         self.drop_out_of_order();
     }
 
     /// Drops out-of-order data.
-    pub fn drop_out_of_order(&mut self) {
+    pub(super) fn drop_out_of_order(&mut self) {
         self.out_of_order = Vec::new();
         if self.readable == 0 {
             self.ring.clear();

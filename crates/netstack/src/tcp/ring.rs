@@ -15,7 +15,7 @@ use crate::budget::{Budget, CHUNK, Chunk, FIRST};
 const MAX_IDLE_CAPACITY: usize = 8;
 
 #[derive(Debug)]
-pub struct Ring {
+pub(super) struct Ring {
     chunks: VecDeque<Option<Chunk>>,
     /// Position of offset 0 in the first chunk.
     head: usize,
@@ -27,26 +27,26 @@ pub struct Ring {
 }
 
 impl Ring {
-    pub fn new(budget: Budget) -> Self {
+    pub(super) fn new(budget: Budget) -> Self {
         budget.begin();
         Self { chunks: VecDeque::new(), head: 0, len: 0, held: 0, budget }
     }
 
     /// Bytes from offset 0 to the end of the last written byte.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn budget(&self) -> &Budget {
+    pub(super) fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Bytes that `push` would accept.
-    pub fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         let more = self.budget.allowance(self.held) - self.held;
         let started = self.chunks.len().saturating_sub(1);
         let size = self.size(started);
@@ -56,7 +56,7 @@ impl Ring {
     }
 
     /// Allocates `len` bytes at `offset`. Returns the number of bytes that fit.
-    pub fn reserve(&mut self, offset: usize, len: usize) -> usize {
+    pub(super) fn reserve(&mut self, offset: usize, len: usize) -> usize {
         let end = self.head + offset + len;
         let mut at = self.head + offset;
         while at < end {
@@ -103,7 +103,7 @@ impl Ring {
     }
 
     /// Writes at `offset`, where bytes must have been reserved.
-    pub fn write(&mut self, offset: usize, mut bytes: &[u8]) {
+    pub(super) fn write(&mut self, offset: usize, mut bytes: &[u8]) {
         self.len = self.len.max(offset + bytes.len());
         let mut at = self.head + offset;
         while !bytes.is_empty() {
@@ -117,14 +117,14 @@ impl Ring {
     }
 
     /// Appends as many bytes as fit. Returns their number.
-    pub fn push(&mut self, bytes: &[u8]) -> usize {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> usize {
         let room = self.reserve(self.len, bytes.len());
         self.write(self.len, &bytes[..room]);
         room
     }
 
     /// Copies bytes from `offset` to `to`.
-    pub fn read(&self, offset: usize, to: &mut [u8]) {
+    pub(super) fn read(&self, offset: usize, to: &mut [u8]) {
         let mut at = self.head + offset;
         let mut to = to;
         while !to.is_empty() {
@@ -139,7 +139,7 @@ impl Ring {
     }
 
     /// Removes the first `count` bytes.
-    pub fn consume(&mut self, count: usize) {
+    pub(super) fn consume(&mut self, count: usize) {
         self.head += count;
         self.len = self.len.saturating_sub(count);
         while self.head >= CHUNK {
@@ -154,7 +154,7 @@ impl Ring {
     }
 
     /// Removes all bytes.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         while let Some(chunk) = self.chunks.pop_front() {
             chunk.into_iter().for_each(|chunk| self.give(chunk));
         }

@@ -11,7 +11,7 @@ const MIN: Duration = Duration::from_millis(200);
 const MAX: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
-pub struct Rtt {
+pub(super) struct Rtt {
     smoothed: Option<Duration>,
     variation: Duration,
     /// The smallest sample.
@@ -21,7 +21,7 @@ pub struct Rtt {
 impl Rtt {
     /// Adds a sample (RFC 6298 section 2). Of the data that was acknowledged together, `sample` is
     /// the time of the first sent and `least` that of the last sent.
-    pub fn sample(&mut self, sample: Duration, least: Duration) {
+    pub(super) fn sample(&mut self, sample: Duration, least: Duration) {
         self.min = Some(self.min.map_or(least, |min| min.min(least)));
         match self.smoothed {
             None => {
@@ -35,17 +35,17 @@ impl Rtt {
         }
     }
 
-    pub fn smoothed(&self) -> Option<Duration> {
+    pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
 
     /// The smallest round trip time.
-    pub fn min(&self) -> Option<Duration> {
+    pub(super) fn min(&self) -> Option<Duration> {
         self.min
     }
 
     /// The timeout after `backoff` consecutive timeouts.
-    pub fn timeout(&self, backoff: u32) -> Duration {
+    pub(super) fn timeout(&self, backoff: u32) -> Duration {
         let base = self.smoothed.map_or(INITIAL, |smoothed| smoothed + self.variation * 4);
         (base.max(MIN) * (1 << backoff.min(10))).min(MAX)
     }

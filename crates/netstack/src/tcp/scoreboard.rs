@@ -23,7 +23,7 @@ const MAX_RANGES: usize = 4096;
 
 /// A range of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SentRange {
+pub(super) struct SentRange {
     /// The first sequence number.
     pub start: Seq,
     /// The sequence number after the last byte.
@@ -39,7 +39,7 @@ pub struct SentRange {
 
 /// State of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RangeState {
+pub(super) enum RangeState {
     /// Neither acknowledged nor lost.
     InFlight,
     /// Selectively acknowledged.
@@ -50,7 +50,7 @@ pub enum RangeState {
 
 /// The data that an acknowledgement newly covers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Delivered {
+pub(super) struct Delivered {
     /// Number of bytes.
     pub bytes: u32,
     /// For data that was sent once: the times at which the first and the last was sent.
@@ -63,7 +63,7 @@ pub struct Delivered {
 
 /// All ranges, in order and without gaps.
 #[derive(Debug, Default)]
-pub struct Scoreboard {
+pub(super) struct Scoreboard {
     ranges: VecDeque<SentRange>,
     sacked: u32,
     lost: u32,
@@ -73,7 +73,7 @@ pub struct Scoreboard {
 
 impl SentRange {
     /// Number of bytes.
-    pub fn len(&self) -> u32 {
+    pub(super) fn len(&self) -> u32 {
         self.end.since(self.start)
     }
 }
@@ -101,31 +101,31 @@ impl Delivered {
 
 impl Scoreboard {
     /// Whether no data is in flight.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
     #[cfg(test)]
-    pub fn iter(&self) -> impl Iterator<Item = &SentRange> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &SentRange> {
         self.ranges.iter()
     }
 
-    pub fn last(&self) -> Option<&SentRange> {
+    pub(super) fn last(&self) -> Option<&SentRange> {
         self.ranges.back()
     }
 
     /// Bytes that were selectively acknowledged.
-    pub fn sacked(&self) -> u32 {
+    pub(super) fn sacked(&self) -> u32 {
         self.sacked
     }
 
     /// Bytes that are considered lost.
-    pub fn lost(&self) -> u32 {
+    pub(super) fn lost(&self) -> u32 {
         self.lost
     }
 
     /// Bytes that are probably in the network: `pipe` of RFC 6675.
-    pub fn in_flight(&self) -> u32 {
+    pub(super) fn in_flight(&self) -> u32 {
         let all = match (self.ranges.front(), self.ranges.back()) {
             (Some(first), Some(last)) => last.end.since(first.start),
             _ => 0,
@@ -134,7 +134,7 @@ impl Scoreboard {
     }
 
     /// Records new data that was sent.
-    pub fn sent(&mut self, start: Seq, end: Seq, then: Snapshot, now: Time) {
+    pub(super) fn sent(&mut self, start: Seq, end: Seq, then: Snapshot, now: Time) {
         if let Some(last) = self.ranges.back_mut()
             && last.sent == now
             && !last.again
@@ -153,7 +153,7 @@ impl Scoreboard {
     }
 
     /// Records data that was retransmitted.
-    pub fn sent_again(&mut self, start: Seq, end: Seq, then: Snapshot, now: Time) {
+    pub(super) fn sent_again(&mut self, start: Seq, end: Seq, then: Snapshot, now: Time) {
         self.change(start, end, |range| {
             if range.state != RangeState::Sacked {
                 range.state = RangeState::InFlight;
@@ -165,7 +165,7 @@ impl Scoreboard {
     }
 
     /// The first range that must be retransmitted.
-    pub fn first_lost(&self) -> Option<&SentRange> {
+    pub(super) fn first_lost(&self) -> Option<&SentRange> {
         if self.lost == 0 {
             return None;
         }
@@ -173,7 +173,7 @@ impl Scoreboard {
     }
 
     /// Removes all data before `una`.
-    pub fn acknowledge(&mut self, una: Seq, delivered: &mut Delivered) {
+    pub(super) fn acknowledge(&mut self, una: Seq, delivered: &mut Delivered) {
         let highest = self.highest;
         while let Some(first) = self.ranges.front_mut()
             && first.start.before(una)
@@ -205,7 +205,7 @@ impl Scoreboard {
     /// Marks the bytes from `start` to `end` as arrived. Segments have at least `least` bytes,
     /// except the last of a range, so shorter blocks are forged. Only whole segments count.
     /// Otherwise the scoreboard could grow byte by byte (CVE-2019-11478).
-    pub fn sack(&mut self, (start, end): Block, least: u32, delivered: &mut Delivered) {
+    pub(super) fn sack(&mut self, (start, end): Block, least: u32, delivered: &mut Delivered) {
         let least = if self.ranges.len() < MAX_RANGES { least } else { u32::MAX / 4 };
         let start = self.whole_from(start, least);
         let end = self.whole_until(end, start, least);
@@ -251,7 +251,7 @@ impl Scoreboard {
     }
 
     /// Marks ranges in flight as lost if `is_lost` returns true.
-    pub fn mark_lost(&mut self, mut is_lost: impl FnMut(&SentRange) -> bool) {
+    pub(super) fn mark_lost(&mut self, mut is_lost: impl FnMut(&SentRange) -> bool) {
         for range in &mut self.ranges {
             if range.state == RangeState::InFlight && is_lost(range) {
                 range.state = RangeState::Lost;
@@ -262,12 +262,12 @@ impl Scoreboard {
 
     /// Whether the receiver has dropped acknowledged data: it acknowledges the very byte that it
     /// still expects (RFC 2018 section 8).
-    pub fn is_reneged(&self) -> bool {
+    pub(super) fn is_reneged(&self) -> bool {
         self.ranges.front().is_some_and(|first| first.state == RangeState::Sacked)
     }
 
     /// Marks selectively acknowledged ranges as lost.
-    pub fn lose_sacked(&mut self) {
+    pub(super) fn lose_sacked(&mut self) {
         for range in &mut self.ranges {
             if range.state == RangeState::Sacked {
                 range.state = RangeState::Lost;
@@ -280,7 +280,7 @@ impl Scoreboard {
     }
 
     /// Marks at most `len` bytes at the beginning as lost.
-    pub fn lose_first(&mut self, len: u32) {
+    pub(super) fn lose_first(&mut self, len: u32) {
         let Some(first) = self.ranges.front() else { return };
         let (start, end) = (first.start, first.end.min(first.start + len));
         self.change(start, end, |range| range.state = RangeState::Lost);

@@ -1,6 +1,6 @@
 //! TCP segments: header and received payload.
 
-pub use packet::wire::tcp::flags;
+pub(crate) use packet::wire::tcp::flags;
 use packet::{
     Span,
     wire::{get_u16, get_u32, put_u16, put_u32, tcp},
@@ -9,10 +9,10 @@ use packet::{
 use super::{options::Options, seq::Seq};
 
 /// Mask of the bits that identify a connection request: only SYN is set.
-pub const HANDSHAKE: u8 = flags::SYN | flags::ACK | flags::RST | flags::FIN;
+pub(crate) const HANDSHAKE: u8 = flags::SYN | flags::ACK | flags::RST | flags::FIN;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     pub source: u16,
     pub destination: u16,
     /// Sequence number of the first byte, or of SYN.
@@ -27,7 +27,7 @@ pub struct Header {
 
 impl Header {
     /// Reads the header at the beginning of `bytes`. Returns it with its length.
-    pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let fixed: &[u8; tcp::HEADER_LEN] = bytes.first_chunk()?;
         let len = tcp::header_len(fixed);
         let options = Options::parse(bytes.get(tcp::OPTIONS..len)?);
@@ -44,12 +44,12 @@ impl Header {
     }
 
     /// Length in bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         tcp::HEADER_LEN + self.options.len()
     }
 
     /// Writes the header to the beginning of `to`, with a zero checksum.
-    pub fn write(&self, to: &mut [u8]) {
+    pub(crate) fn write(&self, to: &mut [u8]) {
         let len = self.len();
         put_u16(to, tcp::SOURCE_PORT, self.source);
         put_u16(to, tcp::DESTINATION_PORT, self.destination);
@@ -64,14 +64,14 @@ impl Header {
     }
 
     /// Whether one of these control bits is set.
-    pub fn has(&self, flags: u8) -> bool {
+    pub(crate) fn has(&self, flags: u8) -> bool {
         self.flags & flags != 0
     }
 }
 
 /// A received segment, or several coalesced ones.
 #[derive(Clone, Debug)]
-pub struct Segment<'a> {
+pub(crate) struct Segment<'a> {
     /// The header of the first segment.
     pub header: Header,
     /// The payload of all segments.
@@ -80,21 +80,21 @@ pub struct Segment<'a> {
 
 impl Segment<'_> {
     /// Number of sequence numbers that it occupies.
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         let controls =
             u32::from(self.header.has(flags::SYN)) + u32::from(self.header.has(flags::FIN));
         self.payload.len() as u32 + controls
     }
 
     /// The sequence number after it.
-    pub fn end(&self) -> Seq {
+    pub(crate) fn end(&self) -> Seq {
         self.header.seq + self.len()
     }
 }
 
 /// Received bytes, in one piece or several.
 #[derive(Clone, Copy, Debug)]
-pub enum Payload<'a> {
+pub(crate) enum Payload<'a> {
     Whole(&'a [u8]),
     Pieces {
         /// The buffer.
@@ -107,12 +107,12 @@ pub enum Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    pub fn pieces(buf: &'a [u8], spans: &'a [Span]) -> Self {
+    pub(crate) fn pieces(buf: &'a [u8], spans: &'a [Span]) -> Self {
         Self::Pieces { buf, spans, len: spans.iter().map(|span| span.len).sum() }
     }
 
     /// Number of bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Whole(bytes) => bytes.len(),
             Self::Pieces { len, .. } => *len,
@@ -120,7 +120,7 @@ impl<'a> Payload<'a> {
     }
 
     /// Passes the bytes of `range` to `sink`, piece by piece, each with its offset in the range.
-    pub fn each(&self, range: std::ops::Range<usize>, mut sink: impl FnMut(usize, &[u8])) {
+    pub(crate) fn each(&self, range: std::ops::Range<usize>, mut sink: impl FnMut(usize, &[u8])) {
         match *self {
             Self::Whole(bytes) => sink(0, &bytes[range]),
             Self::Pieces { buf, spans, .. } => {

@@ -28,7 +28,7 @@ const MIN_ROOM: usize = 256 * 1024;
 const SHORT_ROOM: usize = 64 * 1024;
 
 #[derive(Debug)]
-pub struct Sender {
+pub(super) struct Sender {
     ring: Ring,
     /// Sequence number of the first byte in the ring.
     base: Seq,
@@ -77,7 +77,7 @@ struct Due {
 
 /// The next transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Send {
+pub(super) enum Send {
     /// New data.
     New(Seq, Seq),
     /// A retransmission.
@@ -88,7 +88,7 @@ pub enum Send {
 
 /// Limits for the size of a transmission.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(super) struct Limits {
     /// The largest payload of a segment, in bytes.
     pub segment: u32,
     /// The largest payload of one transmission: of a super-packet, or of a segment.
@@ -107,7 +107,7 @@ impl Limits {
 
 /// The fields of a received acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub struct Acked<'a> {
+pub(super) struct Acked<'a> {
     /// Sequence number of the segment.
     pub seq: Seq,
     /// The next byte that the receiver expects.
@@ -123,7 +123,7 @@ pub struct Acked<'a> {
 }
 
 impl Sender {
-    pub fn new(initial: Seq, settings: Settings, budget: Budget) -> Self {
+    pub(super) fn new(initial: Seq, settings: Settings, budget: Budget) -> Self {
         Self {
             ring: Ring::new(budget),
             base: initial + 1,
@@ -141,12 +141,12 @@ impl Sender {
     }
 
     /// The oldest unacknowledged sequence number.
-    pub fn una(&self) -> Seq {
+    pub(super) fn una(&self) -> Seq {
         self.una
     }
 
     /// The next sequence number to send.
-    pub fn next(&self) -> Seq {
+    pub(super) fn next(&self) -> Seq {
         self.next
     }
 
@@ -161,17 +161,17 @@ impl Sender {
     }
 
     /// Whether FIN was acknowledged.
-    pub fn is_finished(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.ends && self.una == self.end()
     }
 
     /// The largest window that the receiver has announced.
-    pub fn max_window(&self) -> u32 {
+    pub(super) fn max_window(&self) -> u32 {
         self.peer.max
     }
 
     /// Bytes that may be written. The buffer holds at most `most` bytes.
-    pub fn room(&self, most: usize) -> usize {
+    pub(super) fn room(&self, most: usize) -> usize {
         if self.ends {
             return 0;
         }
@@ -183,41 +183,41 @@ impl Sender {
     }
 
     /// Whether all written data was acknowledged.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.ring.is_empty()
     }
 
     /// Writes as many bytes as fit.
-    pub fn write(&mut self, bytes: &[u8], most: usize) -> usize {
+    pub(super) fn write(&mut self, bytes: &[u8], most: usize) -> usize {
         let room = self.room(most).min(bytes.len());
         self.ring.push(&bytes[..room])
     }
 
     /// Ends the stream with FIN.
-    pub fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         self.ends = true;
     }
 
     /// Drops all data.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.ring.clear();
         self.flight.clear();
         self.timer = None;
     }
 
     /// Whether the stream has been ended.
-    pub fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         self.ends
     }
 
     /// Sets the receiver's initial window.
-    pub fn open(&mut self, window: u32, by: Seq) {
+    pub(super) fn open(&mut self, window: u32, by: Seq) {
         self.peer = Window { size: window, max: window, by: (by, self.una) };
     }
 
     /// Copies the data of a range to `to`. Returns its length, whether it includes the last written
     /// byte, and whether it includes FIN.
-    pub fn read(&self, (start, end): (Seq, Seq), to: &mut [u8]) -> (usize, bool, bool) {
+    pub(super) fn read(&self, (start, end): (Seq, Seq), to: &mut [u8]) -> (usize, bool, bool) {
         let data_end = end.min(self.data_end());
         let len = data_end.since(start) as usize;
         self.ring.read(start.since(self.base) as usize, &mut to[..len]);
@@ -225,7 +225,7 @@ impl Sender {
     }
 
     /// Decides on the next transmission.
-    pub fn plan(&self, limits: Limits) -> Option<Send> {
+    pub(super) fn plan(&self, limits: Limits) -> Option<Send> {
         if self.due.window_probe {
             return Some(Send::WindowProbe);
         }
@@ -289,19 +289,19 @@ impl Sender {
     }
 
     /// Whether all data and FIN were acknowledged.
-    pub fn is_all_acknowledged(&self) -> bool {
+    pub(super) fn is_all_acknowledged(&self) -> bool {
         self.una == self.end()
     }
 
     /// Whether data waits, but neither an acknowledgement nor a timer would continue the
     /// transmission.
-    pub fn is_stuck(&self) -> bool {
+    pub(super) fn is_stuck(&self) -> bool {
         let waits = self.end() != self.next && self.flight.delayed_until().is_none();
         waits && self.timer.is_none() && self.flight.board.is_empty()
     }
 
     /// Records that nothing more is sent for now, and the reason.
-    pub fn note_idle(&mut self, now: Time) {
+    pub(super) fn note_idle(&mut self, now: Time) {
         let waiting = self.end().since(self.next);
         self.flight.note_idle(waiting == 0);
         if waiting == 0 {
@@ -317,7 +317,7 @@ impl Sender {
     }
 
     /// Records a transmission.
-    pub fn note_sent(&mut self, send: Send, selective: bool, now: Time) {
+    pub(super) fn note_sent(&mut self, send: Send, selective: bool, now: Time) {
         let probes = std::mem::take(&mut self.due.tail_probe);
         match send {
             Send::WindowProbe => {
@@ -365,7 +365,7 @@ impl Sender {
     }
 
     /// Handles an acknowledgement. Removes acknowledged data. Returns whether it covers new data.
-    pub fn handle_ack(&mut self, acked: Acked<'_>, now: Time) -> bool {
+    pub(super) fn handle_ack(&mut self, acked: Acked<'_>, now: Time) -> bool {
         if self.end() == self.next {
             self.flight.note_all_sent();
         }
@@ -435,7 +435,7 @@ impl Sender {
     }
 
     /// Time of the next timer.
-    pub fn poll_timeout(&self) -> Option<Time> {
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
         let timer = self.timer.map(|(due, _)| due);
         let waits = self.end() != self.next || self.flight.board.lost() > 0;
         let held = self.flight.delayed_until().filter(|_| waits);
@@ -444,7 +444,7 @@ impl Sender {
 
     /// Handles the timers that are due. Returns the number of consecutive timeouts without an
     /// answer.
-    pub fn handle_timeout(&mut self, selective: bool, now: Time) -> u32 {
+    pub(super) fn handle_timeout(&mut self, selective: bool, now: Time) -> u32 {
         self.flight.release(now);
         if self.flight.deadline().is_some_and(|due| due <= now) {
             self.flight.handle_deadline(self.next, now);

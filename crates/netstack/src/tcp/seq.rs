@@ -4,31 +4,31 @@ use std::ops::{Add, Sub};
 
 /// A sequence number. Compared numbers must be less than 2^31 apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seq(pub u32);
+pub(crate) struct Seq(pub u32);
 
 impl Seq {
     /// Whether it is before `other`.
-    pub fn before(self, other: Self) -> bool {
+    pub(crate) fn before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
     /// Whether it is after `other`.
-    pub fn after(self, other: Self) -> bool {
+    pub(crate) fn after(self, other: Self) -> bool {
         other.before(self)
     }
 
     /// Distance from `earlier`, or zero if `earlier` is later.
-    pub fn since(self, earlier: Self) -> u32 {
+    pub(crate) fn since(self, earlier: Self) -> u32 {
         if self.before(earlier) { 0 } else { self.0.wrapping_sub(earlier.0) }
     }
 
     /// The later of two.
-    pub fn max(self, other: Self) -> Self {
+    pub(crate) fn max(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
     }
 
     /// The earlier of two.
-    pub fn min(self, other: Self) -> Self {
+    pub(crate) fn min(self, other: Self) -> Self {
         if self.before(other) { self } else { other }
     }
 }

@@ -24,10 +24,10 @@ use wg::{
 const MTU: u16 = 1420;
 const PORTS: [u16; 2] = [51_820, 51_821];
 /// Addresses of the kernel and of the stack.
-pub const KERNEL: [&str; 2] = ["10.99.0.1", "fd99::1"];
-pub const STACK: [&str; 2] = ["10.99.0.2", "fd99::2"];
+pub(crate) const KERNEL: [&str; 2] = ["10.99.0.1", "fd99::1"];
+pub(crate) const STACK: [&str; 2] = ["10.99.0.2", "fd99::2"];
 
-pub struct Rig {
+pub(crate) struct Rig {
     pub stack: Stack,
     _peers: [Peer; 2],
 }
@@ -40,7 +40,7 @@ struct Peer {
 impl Rig {
     /// Creates the rig in a new namespace of the calling thread. Returns `None` if that is not
     /// permitted.
-    pub fn new(memory: usize, control: CongestionControl) -> Option<Self> {
+    pub(crate) fn new(memory: usize, control: CongestionControl) -> Option<Self> {
         unshare(CloneFlags::CLONE_NEWNET).ok()?;
         let netlink = Netlink::open().unwrap();
         netlink.set_up(1).unwrap();

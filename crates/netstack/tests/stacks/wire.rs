@@ -15,22 +15,22 @@ use packet::{
 };
 use tokio::time::Instant;
 
-pub const A: [&str; 2] = ["10.0.0.1", "fd00::1"];
-pub const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
-pub const MTU: u16 = 1420;
+pub(crate) const A: [&str; 2] = ["10.0.0.1", "fd00::1"];
+pub(crate) const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
+pub(crate) const MTU: u16 = 1420;
 
 /// Decides whether a packet is delivered. It may change the packet.
-pub type Filter = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
+pub(crate) type Filter = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
 
 /// Counters of the wire.
 #[derive(Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub packets: AtomicU64,
     pub segments: AtomicU64,
 }
 
 /// Two stacks and the threads between them.
-pub struct Wire {
+pub(crate) struct Wire {
     pub a: Stack,
     pub b: Stack,
     pub from_a: Arc<Seen>,
@@ -41,23 +41,23 @@ pub struct Wire {
     threads: Vec<JoinHandle<()>>,
 }
 
-pub fn clock() -> Clock {
+pub(crate) fn clock() -> Clock {
     let begin = Instant::now();
     Arc::new(move || begin.elapsed())
 }
 
-pub fn config(addresses: [&str; 2], memory: usize) -> Config {
+pub(crate) fn config(addresses: [&str; 2], memory: usize) -> Config {
     let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
     let control = CongestionControl::default();
     Config { addresses, mtu: MTU, memory, control, secret: 7, clock: clock() }
 }
 
 impl Wire {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(config(A, 64 << 20), config(B, 64 << 20))
     }
 
-    pub fn with(a: Config, b: Config) -> Self {
+    pub(crate) fn with(a: Config, b: Config) -> Self {
         let (a, a_recv, a_send) = Stack::new(a);
         let (b, b_recv, b_send) = Stack::new(b);
         let wakers = [a_recv.waker(), b_recv.waker()];
@@ -76,18 +76,18 @@ impl Wire {
         Self { a, b, from_a, filter, to_a, stop, wakers, threads }
     }
 
-    pub fn filter(&self, filter: impl FnMut(&mut Vec<u8>) -> bool + Send + 'static) {
+    pub(crate) fn filter(&self, filter: impl FnMut(&mut Vec<u8>) -> bool + Send + 'static) {
         *self.filter.lock().unwrap() = Box::new(filter);
     }
 
     /// Returns a sender for packets that arrive at the first stack together with the next ones from
     /// the wire.
-    pub fn inject_a(&self) -> mpsc::Sender<Vec<u8>> {
+    pub(crate) fn inject_a(&self) -> mpsc::Sender<Vec<u8>> {
         self.to_a.clone()
     }
 
     /// Stops the engines.
-    pub fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.wakers.iter().for_each(|waker| waker());
         self.threads.drain(..).for_each(|thread| thread.join().unwrap());
@@ -153,18 +153,18 @@ fn fill(batch: &mut RecvBatch, packets: &[Vec<u8>]) -> Vec<IpPacket> {
 
 /// Waits until all packets of a stack so far have arrived. The second of two echo requests leaves
 /// the stack in a later batch, and batches arrive in order.
-pub async fn arrived(from: &Stack, to: &str) {
+pub(crate) async fn arrived(from: &Stack, to: &str) {
     for _ in 0..2 {
         soon(from.ping(to.parse().unwrap())).await.unwrap();
     }
 }
 
 /// Fails a test that hangs.
-pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("it hangs")
 }
 
 /// Data without repetitions.
-pub fn data(len: usize) -> Vec<u8> {
+pub(crate) fn data(len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
 }

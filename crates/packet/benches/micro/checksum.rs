@@ -22,7 +22,7 @@ fn scalar(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-pub fn sum() {
+pub(crate) fn sum() {
     let bytes = noise();
     let rows = LENGTHS.map(|len| {
         let bytes = &bytes[..len];
@@ -36,7 +36,7 @@ pub fn sum() {
     table("checksum", ["bytes", "ns", "scalar ns", "ratio", "GB/s"], &rows);
 }
 
-pub fn copy() {
+pub(crate) fn copy() {
     let bytes = noise();
     let mut copies = [vec![0; bytes.len()], vec![0; bytes.len()]];
     let rows = LENGTHS.map(|len| {

@@ -12,7 +12,7 @@ const TCP_PAYLOAD: usize = 1420 - 20 - packets::TCP;
 const UDP_PAYLOAD: usize = 1420 - 20 - packets::UDP;
 
 /// Coalesces a batch of packets in a receive buffer.
-pub fn coalesce() {
+pub(crate) fn coalesce() {
     let batches: [(&str, Vec<Vec<u8>>); 6] = [
         ("46 of a TCP flow", (0..46).map(|n| tcp(false, 1, n, TCP_PAYLOAD)).collect()),
         ("46 of a TCP flow, IPv6", (0..46).map(|n| tcp(true, 1, n, TCP_PAYLOAD - 20)).collect()),

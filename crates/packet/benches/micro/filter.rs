@@ -58,7 +58,7 @@ fn walk(policy: &Policy, source: Ipv4Addr, destination: Ipv4Addr, port: u16) -> 
 }
 
 /// Measures one packet at a time.
-pub fn filter() {
+pub(crate) fn filter() {
     let policy = policy();
     let rules = Arc::new(Rules::new(&policy));
     let last = RULES - 1;

@@ -13,10 +13,10 @@ const ROUNDS: usize = 31;
 const ROUND: Duration = Duration::from_micros(200);
 
 /// Runs a piece of work the given number of times, and returns the time.
-pub type Work<'a> = Box<dyn FnMut(u64) -> Duration + 'a>;
+pub(crate) type Work<'a> = Box<dyn FnMut(u64) -> Duration + 'a>;
 
 /// Work that is the same in each run.
-pub fn work<'a, T>(mut once: impl FnMut() -> T + 'a) -> Work<'a> {
+pub(crate) fn work<'a, T>(mut once: impl FnMut() -> T + 'a) -> Work<'a> {
     Box::new(move |times| {
         let start = now();
         for _ in 0..times {
@@ -27,21 +27,21 @@ pub fn work<'a, T>(mut once: impl FnMut() -> T + 'a) -> Work<'a> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a bench measures")]
-pub fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
 /// Whether to measure. `cargo test --benches` runs each piece of work once.
-pub fn measuring() -> bool {
+pub(crate) fn measuring() -> bool {
     env::args().any(|arg| arg == "--bench")
 }
 
 /// Nanoseconds of one run of each piece of work, round by round.
-pub struct Times(Vec<Vec<f64>>);
+pub(crate) struct Times(Vec<Vec<f64>>);
 
 impl Times {
     /// Measures the works, or runs each once.
-    pub fn of<const N: usize>(mut works: [Work; N]) -> Self {
+    pub(crate) fn of<const N: usize>(mut works: [Work<'_>; N]) -> Self {
         let rounds = if measuring() { ROUNDS } else { 1 };
         let times: Vec<u64> = works.iter_mut().map(|work| enough(work, rounds)).collect();
         let round = |_| {
@@ -52,18 +52,18 @@ impl Times {
     }
 
     /// The median of the work at `index`, in nanoseconds.
-    pub fn ns(&self, index: usize) -> f64 {
+    pub(crate) fn ns(&self, index: usize) -> f64 {
         median(self.0.iter().map(|round| round[index]))
     }
 
     /// Ratio of the time at `other` to the time at `index`: the median of the rounds' ratios.
-    pub fn faster(&self, index: usize, other: usize) -> f64 {
+    pub(crate) fn faster(&self, index: usize, other: usize) -> f64 {
         median(self.0.iter().map(|round| round[other] / round[index]))
     }
 }
 
 /// Returns the number of runs of the work in a round.
-fn enough(work: &mut Work, rounds: usize) -> u64 {
+fn enough(work: &mut Work<'_>, rounds: usize) -> u64 {
     let mut times = 1;
     while rounds > 1 && work(times) < ROUND {
         times *= 2;
@@ -78,7 +78,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Runs the parts of a bench that the command line names, or all parts.
-pub fn run(parts: &[(&str, fn())]) {
+pub(crate) fn run(parts: &[(&str, fn())]) {
     let named: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     for (name, part) in parts {
         if named.is_empty() || named.iter().any(|wanted| name.contains(wanted.as_str())) {
@@ -88,7 +88,7 @@ pub fn run(parts: &[(&str, fn())]) {
 }
 
 /// Prints a table. The first column is left-aligned, figures are right-aligned.
-pub fn table<const N: usize>(title: &str, headings: [&str; N], rows: &[[String; N]]) {
+pub(crate) fn table<const N: usize>(title: &str, headings: [&str; N], rows: &[[String; N]]) {
     let headings = headings.map(str::to_owned);
     let widths: [usize; N] = std::array::from_fn(|column| {
         let cells = rows.iter().chain([&headings]).map(|row| row[column].chars().count());

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 /// Bytes of a TCP header with timestamps, as Linux sends it.
-pub const TCP: usize = 32;
-pub const UDP: usize = 8;
+pub(crate) const TCP: usize = 32;
+pub(crate) const UDP: usize = 8;
 
 /// Packet `number` of a TCP stream, with `len` bytes of payload.
-pub fn tcp(ipv6: bool, port: u16, number: usize, len: usize) -> Vec<u8> {
+pub(crate) fn tcp(ipv6: bool, port: u16, number: usize, len: usize) -> Vec<u8> {
     let mut packet = ip(ipv6, 6, number, TCP + len);
     let at = packet.len();
     packet.resize(at + TCP + len, number as u8);
@@ -23,7 +23,7 @@ pub fn tcp(ipv6: bool, port: u16, number: usize, len: usize) -> Vec<u8> {
 }
 
 /// A UDP datagram with `len` bytes of payload.
-pub fn udp(ipv6: bool, port: u16, number: usize, len: usize) -> Vec<u8> {
+pub(crate) fn udp(ipv6: bool, port: u16, number: usize, len: usize) -> Vec<u8> {
     let mut packet = ip(ipv6, 17, number, UDP + len);
     let at = packet.len();
     packet.resize(at + UDP + len, number as u8);

@@ -13,7 +13,7 @@ const AROUND: usize = 16;
 
 /// Segments a super-packet of maximal length into packets of the MTU, each at its position in a
 /// batch. The baseline is a plain copy of the same bytes.
-pub fn segment() {
+pub(crate) fn segment() {
     let rows = [
         ("TCP, IPv4", SegmentProtocol::Tcp4, false),
         ("TCP, IPv6", SegmentProtocol::Tcp6, true),

@@ -24,12 +24,12 @@ struct Entry<V> {
 
 impl<V: Copy + Default> FlowTable<V> {
     /// Creates an empty table. The sets of flows are unpredictable without `seed`.
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self { sets: vec![[Entry::default(); WAYS]; SETS].into_boxed_slice(), seed }
     }
 
     /// Returns the value of a flow, and marks the flow as used.
-    pub fn get(&mut self, flow: &Flow) -> Option<V> {
+    pub(super) fn get(&mut self, flow: &Flow) -> Option<V> {
         let set = &mut self.sets[set_of(flow, self.seed)];
         let at = set.iter().position(|entry| entry.flow == *flow)?;
         set[..=at].rotate_right(1);
@@ -37,7 +37,7 @@ impl<V: Copy + Default> FlowTable<V> {
     }
 
     /// Sets the value of a flow, and evicts the least recently used flow of its set.
-    pub fn insert(&mut self, flow: Flow, value: V) {
+    pub(super) fn insert(&mut self, flow: Flow, value: V) {
         let set = &mut self.sets[set_of(&flow, self.seed)];
         let at = set.iter().position(|entry| entry.flow == flow).unwrap_or(WAYS - 1);
         set[..=at].rotate_right(1);
@@ -45,7 +45,7 @@ impl<V: Copy + Default> FlowTable<V> {
     }
 
     /// Removes all flows.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.sets.fill([Entry::default(); WAYS]);
     }
 }

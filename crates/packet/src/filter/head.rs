@@ -23,7 +23,7 @@ impl Head {
     /// Returns the head of a packet with parsed IP headers, or `None` if the packet is of another
     /// form.
     #[inline(always)]
-    pub fn of(header: &IpHeader, packet: &[u8]) -> Option<Self> {
+    pub(super) fn of(header: &IpHeader, packet: &[u8]) -> Option<Self> {
         let transport_at = match header.version {
             Version::V4 => ipv4::HEADER_LEN,
             Version::V6 => ipv6::HEADER_LEN,

@@ -24,7 +24,7 @@ pub(super) struct RuleRange {
 
 impl Intervals {
     /// Creates the intervals. Each rule owns a range of bits in sets of `words` words.
-    pub fn new(
+    pub(super) fn new(
         ranges: impl IntoIterator<Item = RuleRange>,
         rules: &[Range<usize>],
         words: usize,
@@ -55,7 +55,7 @@ impl Intervals {
     }
 
     /// The rules that contain `number`, as bits.
-    pub fn at(&self, number: u128) -> &[u64] {
+    pub(super) fn at(&self, number: u128) -> &[u64] {
         let stretch = self.starts.partition_point(|start| *start <= number) - 1;
         let first = self.sets[stretch] as usize * self.words;
         &self.bits[first..first + self.words]

@@ -27,7 +27,7 @@ pub(super) struct Outer {
 
 impl Outer {
     /// Reads the outer headers of a packet. `inner` is the offset of the inner transport header.
-    pub fn new(packet: &[u8], tunnel: Tunnel, inner: usize) -> Result<Self, SegmentError> {
+    pub(super) fn new(packet: &[u8], tunnel: Tunnel, inner: usize) -> Result<Self, SegmentError> {
         let transport = usize::from(tunnel.transport);
         let ipv6 = ip_header(packet, 0, transport)?;
         let has_room = transport + udp::HEADER_LEN <= usize::from(tunnel.inner);
@@ -44,7 +44,7 @@ impl Outer {
     /// Finishes the outer headers in `before`, the bytes before the inner transport header. The
     /// inner transport has `len` bytes and the sum `inner_sum`. `ahead` is added to the
     /// identification.
-    pub fn write(self, before: &mut [u8], len: u16, inner_sum: u16, ahead: u16) {
+    pub(super) fn write(self, before: &mut [u8], len: u16, inner_sum: u16, ahead: u16) {
         let (ip, udp) = before.split_at_mut(self.transport);
         let len = udp.len() as u16 + len;
         write_ip_lengths(ip, len, ahead, self.ipv6);

@@ -20,7 +20,7 @@ const SPECIAL_V4: [Ipv4Addr; 6] = [
 ];
 
 /// Addresses of one family. Most of them are close to each other.
-pub fn address(v4: bool) -> BoxedStrategy<IpAddr> {
+pub(crate) fn address(v4: bool) -> BoxedStrategy<IpAddr> {
     if v4 {
         let near = (0u32..24).prop_map(|low| Ipv4Addr::from_bits(0x6440_0000 | low));
         prop_oneof![30 => near, 1 => select(&SPECIAL_V4[..])].prop_map_into().boxed()
@@ -40,7 +40,7 @@ pub fn address(v4: bool) -> BoxedStrategy<IpAddr> {
     }
 }
 
-pub fn range() -> impl Strategy<Value = AddressRange> {
+pub(crate) fn range() -> impl Strategy<Value = AddressRange> {
     let ends = any::<bool>().prop_flat_map(|v4| (address(v4), address(v4)));
     let pair = ends.prop_map(|(a, b)| AddressRange::new(a.min(b), a.max(b)).unwrap());
     let prefix = any::<bool>().prop_flat_map(|v4| (address(v4), 0..=if v4 { 32u8 } else { 128 }));
@@ -58,7 +58,7 @@ fn port() -> impl Strategy<Value = u16> {
     prop_oneof![12 => 1u16..16, 1 => Just(0), 1 => Just(u16::MAX), 1 => any::<u16>()]
 }
 
-pub fn ports() -> impl Strategy<Value = RangeInclusive<u16>> {
+pub(crate) fn ports() -> impl Strategy<Value = RangeInclusive<u16>> {
     prop_oneof![
         3 => (port(), port()).prop_map(|(a, b)| a.min(b)..=a.max(b)),
         2 => port().prop_map(|port| port..=port),
@@ -66,7 +66,7 @@ pub fn ports() -> impl Strategy<Value = RangeInclusive<u16>> {
     ]
 }
 
-pub fn protocol() -> impl Strategy<Value = u8> {
+pub(crate) fn protocol() -> impl Strategy<Value = u8> {
     prop_oneof![6 => select(vec![6u8, 17, 1, 58, 132]), 2 => select(vec![2u8, 47, 50, 89]), 1 => any::<u8>()]
 }
 
@@ -77,7 +77,7 @@ fn rule() -> impl Strategy<Value = Rule> {
         .prop_map(|(protocols, sources, destinations)| Rule { protocols, sources, destinations })
 }
 
-pub fn policy() -> impl Strategy<Value = Policy> {
+pub(crate) fn policy() -> impl Strategy<Value = Policy> {
     let open = prop_oneof![3 => Just(vec![]), 1 => Just(vec![99])];
     let count = prop_oneof![6 => 0..12usize, 1 => 60..140usize];
     let rules = count.prop_flat_map(|count| vec(rule(), count));
@@ -106,7 +106,7 @@ fn transport() -> impl Strategy<Value = Transport> {
     ]
 }
 
-pub fn packet() -> impl Strategy<Value = Packet> {
+pub(crate) fn packet() -> impl Strategy<Value = Packet> {
     let fragment = (prop_oneof![Just(0u16), 1u16..20], any::<bool>())
         .prop_map(|(offset, more)| Fragment { offset, more });
     let fragment = prop_oneof![6 => Just(None), 1 => fragment.prop_map(Some)];

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub(crate) struct Packet {
     pub from: IpAddr,
     pub to: IpAddr,
     pub transport: Transport,
@@ -11,7 +11,7 @@ pub struct Packet {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub(crate) enum Transport {
     Tcp {
         ports: (u16, u16),
         flags: u8,
@@ -31,29 +31,29 @@ pub enum Transport {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fragment {
+pub(crate) struct Fragment {
     /// In units of 8 bytes.
     pub offset: u16,
     pub more: bool,
 }
 
-pub const SYN: u8 = 0x02;
-pub const ACK: u8 = 0x10;
+pub(crate) const SYN: u8 = 0x02;
+pub(crate) const ACK: u8 = 0x10;
 
-pub fn udp(from: &str, to: &str, ports: (u16, u16)) -> Packet {
+pub(crate) fn udp(from: &str, to: &str, ports: (u16, u16)) -> Packet {
     packet(from, to, Transport::Udp { ports })
 }
 
-pub fn tcp(from: &str, to: &str, ports: (u16, u16), flags: u8) -> Packet {
+pub(crate) fn tcp(from: &str, to: &str, ports: (u16, u16), flags: u8) -> Packet {
     packet(from, to, Transport::Tcp { ports, flags })
 }
 
-pub fn packet(from: &str, to: &str, transport: Transport) -> Packet {
+pub(crate) fn packet(from: &str, to: &str, transport: Transport) -> Packet {
     Packet { from: from.parse().unwrap(), to: to.parse().unwrap(), transport, fragment: None }
 }
 
 impl Packet {
-    pub fn protocol(&self) -> u8 {
+    pub(crate) fn protocol(&self) -> u8 {
         match self.transport {
             Transport::Tcp { .. } => 6,
             Transport::Udp { .. } => 17,
@@ -65,7 +65,7 @@ impl Packet {
     }
 
     /// Length of the transport header.
-    pub fn least(&self) -> usize {
+    pub(crate) fn least(&self) -> usize {
         match (self.transport, self.protocol()) {
             (Transport::Tcp { .. }, _) => 20,
             (Transport::Udp { .. }, _) => 8,
@@ -76,7 +76,7 @@ impl Packet {
         }
     }
 
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let behind = [self.transport(), vec![0xa5; 12]].concat();
         let fragment = self.fragment.unwrap_or(Fragment { offset: 0, more: false });
         match (self.from, self.to) {

@@ -144,7 +144,7 @@ proptest! {
         bytes.truncate(len);
         match packet.to {
             std::net::IpAddr::V4(_) => bytes[2..4].copy_from_slice(&(len as u16).to_be_bytes()),
-            _ => bytes[4..6].copy_from_slice(&((len - 40) as u16).to_be_bytes()),
+            std::net::IpAddr::V6(_) => bytes[4..6].copy_from_slice(&((len - 40) as u16).to_be_bytes()),
         }
         prop_assert_eq!(Flow::read(&bytes), Reading::Refused);
     }

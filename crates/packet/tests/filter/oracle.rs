@@ -7,7 +7,7 @@ use packet::filter::{AddressRange, Policy, Rule};
 use crate::bytes::{ACK, Packet, SYN, Transport};
 
 /// Whether a packet enters after this host has sent the packets `opened`.
-pub fn accepts(policy: &Policy, opened: &[Packet], packet: &Packet) -> bool {
+pub(crate) fn accepts(policy: &Policy, opened: &[Packet], packet: &Packet) -> bool {
     if matches!(packet.protocol(), 0 | 255) && packet.fragment.is_none_or(|f| f.offset == 0)
         || is_refused_destination(packet.to)
     {

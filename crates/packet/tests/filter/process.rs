@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Tailscale's filter in a separate process.
-pub struct Oracle {
+pub(crate) struct Oracle {
     process: Child,
     questions: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -24,7 +24,7 @@ pub struct Oracle {
 
 impl Oracle {
     /// Starts the process. Returns `None` if `tests/netns/peers` did not build it.
-    pub fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
         let cache = || env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
         let peers = env::var_os("LINERATE_PEERS").map(PathBuf::from);
@@ -41,7 +41,7 @@ impl Oracle {
         Some(Self { process, questions, answers })
     }
 
-    pub fn request(&mut self, verb: &str, rest: &str) -> String {
+    pub(crate) fn request(&mut self, verb: &str, rest: &str) -> String {
         writeln!(self.questions, "{verb} {rest}").unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
@@ -49,20 +49,20 @@ impl Oracle {
     }
 
     /// Sets the policy, in JSON.
-    pub fn set(&mut self, policy: &str) {
+    pub(crate) fn set(&mut self, policy: &str) {
         assert_eq!(self.request("policy", policy), "ok");
     }
 
-    pub fn send(&mut self, packet: &[u8]) {
+    pub(crate) fn send(&mut self, packet: &[u8]) {
         assert_eq!(self.request("out", &hex(packet)), "ok");
     }
 
-    pub fn accepts(&mut self, packet: &[u8]) -> bool {
+    pub(crate) fn accepts(&mut self, packet: &[u8]) -> bool {
         self.receives("in", packet)
     }
 
     /// Whether it accepts a packet from a peer that may open flows (`in`) or may not (`jailed`).
-    pub fn receives(&mut self, verb: &str, packet: &[u8]) -> bool {
+    pub(crate) fn receives(&mut self, verb: &str, packet: &[u8]) -> bool {
         match &*self.request(verb, &hex(packet)) {
             "accept" => true,
             "drop" => false,
@@ -88,7 +88,7 @@ fn hex(bytes: &[u8]) -> String {
 /// Packets on which both filters must agree. Excluded are fragments of Tailscale's own protocol and
 /// IPv4 ICMP of type 12 and type 18: type 12 is the parameter problem, and Tailscale's filter has
 /// the wrong number 18.
-pub fn packet() -> impl Strategy<Value = Packet> {
+pub(crate) fn packet() -> impl Strategy<Value = Packet> {
     any::packet().prop_map(|mut packet| {
         match packet.transport {
             Transport::Icmp { kind: kind @ (12 | 18), code } => {

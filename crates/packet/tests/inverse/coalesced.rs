@@ -4,7 +4,7 @@ use packet::{Coalesce, Coalescer, IpPacket, Span, SuperPacket};
 
 /// Coalesces packets in a receive buffer. Returns the bytes that would be written to the TUN
 /// device, header and packet, with the number of packets in each.
-pub fn coalesced(
+pub(super) fn coalesced(
     coalescer: &mut Coalescer,
     packets: &[Vec<u8>],
     which: Coalesce,

@@ -62,7 +62,7 @@ fn stream(ipv6: bool, lens: &[usize]) -> Vec<Spec> {
     for (number, len) in lens.iter().enumerate() {
         let payload = (0..*len).map(|at| (at * 31 + number) as u8).collect();
         let id = 65_534u16.wrapping_add(number as u16);
-        specs.push(Spec { sequence, id, ..Spec::new(true, ipv6, payload) });
+        specs.push(Spec { id, sequence, ..Spec::new(true, ipv6, payload) });
         sequence = sequence.wrapping_add(*len as u32);
     }
     specs

@@ -10,14 +10,14 @@ const TCP_IPV4: u8 = 1;
 const TCP_IPV6: u8 = 4;
 const UDP: u8 = 5;
 /// Flags of a type: it describes the payload of a UDP tunnel over IPv4 or IPv6.
-pub const TUNNEL_IPV4: u8 = 0x20;
-pub const TUNNEL_IPV6: u8 = 0x40;
+pub(super) const TUNNEL_IPV4: u8 = 0x20;
+pub(super) const TUNNEL_IPV6: u8 = 0x40;
 /// The tunnel's UDP datagrams have a checksum.
 const TUNNEL_CSUM: u8 = 8;
 
 /// The virtio-net header.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Vnet {
+pub(super) struct Vnet {
     pub flags: u8,
     pub kind: u8,
     pub header_len: u16,
@@ -30,7 +30,7 @@ pub struct Vnet {
 }
 
 impl Vnet {
-    pub fn read(header: &[u8]) -> Self {
+    pub(super) fn read(header: &[u8]) -> Self {
         let word = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let [flags, kind] = [header[0], header[1]];
         let [header_len, size, start, offset] = [2, 4, 6, 8].map(word);
@@ -38,7 +38,7 @@ impl Vnet {
         Self { flags, kind, header_len, size, start, offset, outer, inner }
     }
 
-    pub fn write(&self) -> [u8; 24] {
+    pub(super) fn write(&self) -> [u8; 24] {
         let words = [self.header_len, self.size, self.start, self.offset].map(u16::to_ne_bytes);
         let mut header = [0; 24];
         header[..2].copy_from_slice(&[self.flags, self.kind]);
@@ -61,7 +61,7 @@ impl Vnet {
 
 /// The segments of `packet`; `None` if it contradicts its header. The transport checksum is
 /// computed, not read.
-pub fn split(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
+pub(super) fn split(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
     if vnet.kind & (TUNNEL_IPV4 | TUNNEL_IPV6) != 0 {
         return split_tunnel(vnet, packet);
     }
@@ -138,7 +138,7 @@ fn split_tunnel(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
 
 /// Puts `carried`, which `vnet` describes, into a tunnel: after the headers of `outer` and the
 /// bytes `between`.
-pub fn tunnelled(
+pub(super) fn tunnelled(
     outer: &Spec,
     between: &[u8],
     vnet: Vnet,
@@ -162,7 +162,7 @@ pub fn tunnelled(
 
 /// Sets the checksum fields of a super-packet and of its tunnel to the sum of the pseudo-header, as
 /// its sender does.
-pub fn prepare(vnet: Vnet, packet: &mut [u8]) {
+pub(super) fn prepare(vnet: Vnet, packet: &mut [u8]) {
     if let Some(carried) = vnet.carried() {
         if let Some(packet) = packet.get_mut(vnet.inner.into()..) {
             prepare(carried, packet);
@@ -229,7 +229,7 @@ fn tcp_header(header: &mut [u8], ahead: u32, first: bool, last: bool) {
 }
 
 /// The sum of the pseudo-header for a transport from `start` to the end of the packet.
-pub fn pseudo(packet: &[u8], start: usize, udp: bool) -> u16 {
+pub(super) fn pseudo(packet: &[u8], start: usize, udp: bool) -> u16 {
     let addresses = if packet[0] >> 4 == 6 { &packet[8..40] } else { &packet[12..20] };
     let len = ((packet.len() - start) as u32).to_be_bytes();
     !slow_checksum(&[addresses, &[0, if udp { 17 } else { 6 }], &len].concat())
@@ -246,7 +246,7 @@ fn finish(packet: &mut [u8], start: usize, field: usize, pseudo: u16) {
 }
 
 /// A packet with a correct transport checksum, which is never zero for UDP.
-pub fn repaired(packet: &[u8], start: usize, udp: bool) -> Vec<u8> {
+pub(super) fn repaired(packet: &[u8], start: usize, udp: bool) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let pseudo = pseudo(&packet, start, udp);
     finish(&mut packet, start, start + if udp { 6 } else { 16 }, pseudo);

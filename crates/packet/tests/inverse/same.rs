@@ -13,7 +13,7 @@ type Out = (Vec<u8>, bool);
 
 /// Compares the bytes written to a TUN device, each with its number of packets, with the packets
 /// that were sent.
-pub fn check(sent: &[Vec<u8>], written: &[(Vec<u8>, usize)]) {
+pub(super) fn check(sent: &[Vec<u8>], written: &[(Vec<u8>, usize)]) {
     let mut received: Vec<Out> = Vec::new();
     for (written, count) in written {
         let (header, packet) = written.split_at(24);
@@ -110,7 +110,7 @@ fn addresses(packet: &[u8]) -> &[u8] {
 /// Offset of the transport header of a packet that may be coalesced, and whether it is UDP. The
 /// packet must be whole, without IPv4 options or extension headers, with correct lengths and a
 /// correct IPv4 header checksum.
-pub fn plain(packet: &[u8]) -> Option<(usize, bool)> {
+pub(super) fn plain(packet: &[u8]) -> Option<(usize, bool)> {
     let (start, protocol) = match packet[0] >> 4 {
         4 => {
             let header = packet.get(..20).filter(|header| header[0] == 0x45)?;

@@ -1,21 +1,21 @@
 //! The fields of a packet: every field may have any value, and every length is correct.
 
-pub const FIN: u8 = 0x01;
-pub const SYN: u8 = 0x02;
-pub const RST: u8 = 0x04;
-pub const PSH: u8 = 0x08;
-pub const ACK: u8 = 0x10;
-pub const URG: u8 = 0x20;
-pub const ECE: u8 = 0x40;
-pub const CWR: u8 = 0x80;
+pub(super) const FIN: u8 = 0x01;
+pub(super) const SYN: u8 = 0x02;
+pub(super) const RST: u8 = 0x04;
+pub(super) const PSH: u8 = 0x08;
+pub(super) const ACK: u8 = 0x10;
+pub(super) const URG: u8 = 0x20;
+pub(super) const ECE: u8 = 0x40;
+pub(super) const CWR: u8 = 0x80;
 
 /// The IPv4 fragment field: "don't fragment".
-pub const DF: u16 = 0x4000;
+pub(super) const DF: u16 = 0x4000;
 /// More fragments follow.
-pub const MF: u16 = 0x2000;
+pub(super) const MF: u16 = 0x2000;
 
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub(super) struct Spec {
     pub ipv6: bool,
     pub tcp: bool,
     /// Identifies the flow: last byte of the source address, and source port.
@@ -45,14 +45,14 @@ pub struct Spec {
 
 /// State of the transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checksum {
+pub(super) enum Checksum {
     Right,
     Zero,
     OffBy(u16),
 }
 
 impl Spec {
-    pub fn new(tcp: bool, ipv6: bool, payload: Vec<u8>) -> Self {
+    pub(super) fn new(tcp: bool, ipv6: bool, payload: Vec<u8>) -> Self {
         Self {
             ipv6,
             tcp,
@@ -76,7 +76,7 @@ impl Spec {
         }
     }
 
-    pub fn build(&self) -> Vec<u8> {
+    pub(super) fn build(&self) -> Vec<u8> {
         let mut transport = if self.tcp { self.tcp_header() } else { self.udp_header() };
         let field = if self.tcp { 16..18 } else { 6..8 };
         transport.extend(&self.payload);
@@ -100,7 +100,7 @@ impl Spec {
     }
 
     /// Bytes of the headers.
-    pub fn headers(&self) -> usize {
+    pub(super) fn headers(&self) -> usize {
         let transport = if self.tcp { 20 + self.tcp_options.len() } else { 8 };
         self.ip_header(0).len() + transport
     }
@@ -176,7 +176,7 @@ impl Spec {
 }
 
 /// RFC 1071, word by word.
-pub fn slow_checksum(bytes: &[u8]) -> u16 {
+pub(super) fn slow_checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
         sum += u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// A packet with the virtio-net header of a super-packet with segments of `size` bytes.
-pub fn super_packet(spec: &Spec, size: u16) -> Vec<u8> {
+pub(crate) fn super_packet(spec: &Spec, size: u16) -> Vec<u8> {
     let mut packet = spec.build();
     let header = if spec.tcp { 20 + spec.tcp_options.len() } else { 8 };
     let start = spec.headers() - header;
@@ -80,7 +80,7 @@ fn headers_that_contradict_the_offload_are_refused() {
         ("TCP over IPv6, with an IPv4 header", written(true, false), |w| w[1] = 4),
         ("no version", written(true, false), |w| w[VNET_HEADER_LEN] = 0x55),
         ("options at the given transport offset", written(true, false), |w| {
-            w[VNET_HEADER_LEN] = 0x46
+            w[VNET_HEADER_LEN] = 0x46;
         }),
         ("an IPv4 header too short", written(false, false), |w| w[VNET_HEADER_LEN] = 0x44),
         ("the checksum elsewhere", written(true, false), |w| w[8] = 6),
@@ -159,7 +159,7 @@ proptest! {
         let payload = (0..len).map(|at| (at * 7 + at / 256) as u8).collect();
         let flags = ACK | flags | if cwr { CWR } else { 0 };
         let ip_options = ip_options && (super_sized || !ipv6);
-        let spec = Spec { flags, ip_options, ..Spec::new(true, ipv6, payload) };
+        let spec = Spec { ip_options, flags, ..Spec::new(true, ipv6, payload) };
         let written =
             if super_sized { super_packet(&spec, size as u16) } else { single(&spec, finished) };
         let fits = most - spec.headers();
@@ -187,7 +187,7 @@ proptest! {
         let fragment = if df { DF } else { 0 };
         let reserved = reserved & 0x0f;
         let spec = Spec {
-            host, tos, ttl, id, fragment, flow_label, sequence, ack, window, urgent, flags,
+            host, tos, ttl, flow_label, id, fragment, sequence, ack, window, urgent, flags,
             reserved, tcp_options, ..Spec::new(tcp, ipv6, payload)
         };
         let written = super_packet(&spec, size as u16);

@@ -74,7 +74,7 @@ proptest! {
         (size, len, words) in (1u16..3_000, 0usize..9_000, 0usize..40),
     ) {
         let payload = (0..len.max(1).min(usize::from(size) * 60)).map(|at| (at * 7) as u8).collect();
-        let carried = Spec { id, sequence, ip_options, ..Spec::new(tcp, ipv6, payload) };
+        let carried = Spec { id, ip_options, sequence, ..Spec::new(tcp, ipv6, payload) };
         let outer = Spec {
             id: outer_id, ip_options: outer_options, ..Spec::new(false, outer_ipv6, vec![])
         };

@@ -48,7 +48,7 @@ fn apply(nodes: &mut Nodes, index: usize, step: Step) -> usize {
         Step::Leave => nodes.nodes[index] = Node::default(),
         _ if nodes.nodes[index].is_vacant() => {}
         Step::Tag(tag) => {
-            (nodes.nodes[index].tags, nodes.nodes[index].user) = (vec![tag.into()], None)
+            (nodes.nodes[index].tags, nodes.nodes[index].user) = (vec![tag.into()], None);
         }
         Step::Give(user) => {
             (nodes.nodes[index].tags, nodes.nodes[index].user) = (Vec::new(), Some(user));

@@ -45,13 +45,13 @@ const PORTS: [(&str, u16, u16); 4] =
     [("*", 0, 65535), ("22", 22, 22), ("80-90", 80, 90), ("443", 443, 443)];
 
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub(crate) struct Rule {
     sources: Vec<&'static str>,
     targets: Vec<(&'static str, (&'static str, u16, u16))>,
     is_grant: bool,
 }
 
-pub fn rule() -> impl Strategy<Value = Rule> {
+pub(crate) fn rule() -> impl Strategy<Value = Rule> {
     let target = (select(&TARGETS[..]), select(&PORTS[..]));
     let targets = prop::collection::vec(target, 1..3);
     let any_source = prop::collection::vec(select(&SOURCES[..]), 1..3);
@@ -62,7 +62,7 @@ pub fn rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-pub fn sections(rules: &[Rule]) -> Value {
+pub(crate) fn sections(rules: &[Rule]) -> Value {
     let (mut acls, mut grants) = (Vec::new(), Vec::new());
     for rule in rules {
         let src = &rule.sources;

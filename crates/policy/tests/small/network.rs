@@ -4,15 +4,15 @@
 use policy::{Compiled, Node, Nodes, Policy, Role, User};
 use serde_json::{Value, json};
 
-pub const ADA: usize = 0;
-pub const ADA_PHONE: usize = 1;
-pub const BEN: usize = 2;
-pub const WEB: usize = 3;
-pub const BASE: usize = 4;
-pub const ROUTER: usize = 5;
-pub const EXIT: usize = 6;
+pub(crate) const ADA: usize = 0;
+pub(crate) const ADA_PHONE: usize = 1;
+pub(crate) const BEN: usize = 2;
+pub(crate) const WEB: usize = 3;
+pub(crate) const BASE: usize = 4;
+pub(crate) const ROUTER: usize = 5;
+pub(crate) const EXIT: usize = 6;
 
-pub fn network() -> Nodes {
+pub(crate) fn network() -> Nodes {
     let user = |id, name: &str, role| User {
         id,
         name: name.into(),
@@ -45,7 +45,7 @@ pub fn network() -> Nodes {
 }
 
 /// A policy with these sections, and with fixed groups, tags and hosts.
-pub fn text(sections: &Value) -> String {
+pub(crate) fn text(sections: &Value) -> String {
     let mut policy = json!({
         "groups": {"group:staff": ["ada@example.net", "ben@example.net"], "group:none": []},
         "hosts": {"lab": "10.1.2.0/24", "printer": "10.1.2.3"},
@@ -61,10 +61,10 @@ pub fn text(sections: &Value) -> String {
     policy.to_string()
 }
 
-pub fn parse(sections: &Value) -> Policy {
+pub(crate) fn parse(sections: &Value) -> Policy {
     Policy::parse(&text(sections)).unwrap()
 }
 
-pub fn compile(sections: &Value) -> Compiled {
+pub(crate) fn compile(sections: &Value) -> Compiled {
     parse(sections).compile(&network())
 }

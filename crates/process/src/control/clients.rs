@@ -46,7 +46,7 @@ impl Clients {
     /// Returns a slot for a client. If all slots are occupied, the connection of the client that
     /// has been idle longest is closed. Clients that disconnected or sent nothing are closed
     /// before those with an unread request. Returns `None` if all clients are busy.
-    pub fn admit(self: &Arc<Self>, stream: UnixStream) -> Option<ClientSlot> {
+    pub(super) fn admit(self: &Arc<Self>, stream: UnixStream) -> Option<ClientSlot> {
         let mut list = self.list();
         if list.served.len() >= MAX_CLIENTS {
             list.close_one()?;
@@ -95,12 +95,12 @@ pub(super) struct ClientSlot {
 
 impl ClientSlot {
     /// The client.
-    pub fn stream(&self) -> &UnixStream {
+    pub(super) fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
     /// The client, to share with another thread.
-    pub fn shared_stream(&self) -> Arc<UnixStream> {
+    pub(super) fn shared_stream(&self) -> Arc<UnixStream> {
         self.stream.clone()
     }
 
@@ -108,7 +108,7 @@ impl ClientSlot {
     ///
     /// # Errors
     /// Its connection was closed in favour of another client.
-    pub fn begin(&self) -> io::Result<()> {
+    pub(super) fn begin(&self) -> io::Result<()> {
         self.set_idle(None)
     }
 
@@ -116,7 +116,7 @@ impl ClientSlot {
     ///
     /// # Errors
     /// Its connection was closed in favour of another client.
-    pub fn end(&self) -> io::Result<()> {
+    pub(super) fn end(&self) -> io::Result<()> {
         self.set_idle(Some(boottime_nanos()))
     }
 

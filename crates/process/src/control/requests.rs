@@ -56,7 +56,7 @@ struct Times {
 }
 
 impl<'a> Requests<'a> {
-    pub fn new(client: &'a UnixStream, budget: SharedBudget) -> Self {
+    pub(super) fn new(client: &'a UnixStream, budget: SharedBudget) -> Self {
         let times = Times { request: REQUEST_TIME, silence: SILENCE };
         let chunk = Zeroizing::new(vec![0; CHUNK]);
         Self { client, budget, chunk, rest: 0..0, times }
@@ -68,7 +68,7 @@ impl<'a> Requests<'a> {
     ///
     /// # Errors
     /// The client is too slow, disconnected within a request, or sent invalid UTF-8.
-    pub fn next(&mut self) -> io::Result<Option<Result<Text, i32>>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<Result<Text, i32>>> {
         if self.rest.is_empty() && !self.read(after(self.times.silence))? {
             return Ok(None);
         }
@@ -131,7 +131,7 @@ impl Text {
         Self { bytes: Zeroizing::new(Vec::with_capacity(CHUNK)), budget, taken: 0 }
     }
 
-    pub fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes).expect("`check` validated it")
     }
 
@@ -193,7 +193,7 @@ mod tests {
             let (mut client, ours) = UnixStream::pair().unwrap();
             thread::scope(|scope| {
                 scope.spawn(move || {
-                    input.chunks(cut).for_each(|part| client.write_all(part).unwrap())
+                    input.chunks(cut).for_each(|part| client.write_all(part).unwrap());
                 });
                 let mut requests = Requests::new(&ours, SharedBudget::default());
                 for wanted in ["get=1\n", "set=1\na=b\n", "", "x\n"] {

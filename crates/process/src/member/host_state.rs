@@ -87,7 +87,7 @@ impl HostState {
     ///
     /// # Errors
     /// The undo log cannot be read.
-    pub fn open(job: &Job) -> anyhow::Result<Self> {
+    pub(super) fn open(job: &Job) -> anyhow::Result<Self> {
         let Job { name, index, mark, .. } = job;
         let (mut undo_log, netlink) = (UndoLog::open(name)?, Netlink::open()?);
         undo_log.undo(&netlink);
@@ -108,7 +108,7 @@ impl HostState {
     }
 
     /// Applies the differences from the last state, as far as they are allowed.
-    pub fn apply(&mut self, desired: &DesiredHost) -> FromSteward {
+    pub(super) fn apply(&mut self, desired: &DesiredHost) -> FromSteward {
         self.desired = Some(desired.clone());
         let in_use = LazyCell::new(|| self.netlink.networks_in_use(self.index));
         let is_in_use = |address: &IpNet| match &*in_use {
@@ -148,7 +148,7 @@ impl HostState {
 
     /// Restores the routes and IPv6 addresses that the kernel removed when the interface went
     /// down. Returns `None` without a desired state.
-    pub fn restore(&mut self) -> Option<FromSteward> {
+    pub(super) fn restore(&mut self) -> Option<FromSteward> {
         let desired = self.desired.clone()?;
         (self.addresses, self.forwarding) = (Applied(None), Applied(None));
         self.routes.clear();
@@ -157,7 +157,7 @@ impl HostState {
 
     /// Checks the name servers, which other programs may have changed, and restores ours. Returns
     /// whether they were overwritten, and the message to the agent; `None` if nothing changed.
-    pub fn follow_names(&mut self) -> Option<(bool, FromSteward)> {
+    pub(super) fn follow_names(&mut self) -> Option<(bool, FromSteward)> {
         let desired = self.desired.clone()?;
         let own = desired.names.as_ref().map_or(&[][..], |names| &names.servers);
         let servers = dns::other_servers(&self.name, own);
@@ -174,7 +174,7 @@ impl HostState {
     }
 
     /// Undoes all changes that outlive the interface.
-    pub fn undo(&mut self) {
+    pub(super) fn undo(&mut self) {
         self.undo_log.undo(&self.netlink);
         log_error(self.undo_log.rewrite_if_removed());
     }

@@ -92,14 +92,14 @@ impl RelaySupervisor {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn new(user: Option<u32>, mark: u32, log_style: LogStyle) -> io::Result<Self> {
+    pub(super) fn new(user: Option<u32>, mark: u32, log_style: LogStyle) -> io::Result<Self> {
         let (agents_end, own_end) = Channel::pair()?;
         let (port, running, pause, due) = (None, None, PAUSE.0, None);
         Ok(Self { agents_end, own_end, user, mark, log_style, port, running, pause, due })
     }
 
     /// Starts the relay on this port, or stops it if `None`.
-    pub fn set_port(&mut self, port: Option<u16>) {
+    pub(super) fn set_port(&mut self, port: Option<u16>) {
         if self.port == port {
             return;
         }
@@ -110,17 +110,17 @@ impl RelaySupervisor {
     }
 
     /// The channel that becomes readable when the relay has exited.
-    pub fn channel(&self) -> Option<&Channel> {
+    pub(super) fn channel(&self) -> Option<&Channel> {
         self.running.as_ref().map(|running| &running.channel)
     }
 
     /// The time until [`Self::handle_timeout`] must be called.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.due.map(|due| due.saturating_sub(now()))
     }
 
     /// Starts the relay if that is due.
-    pub fn handle_timeout(&mut self) {
+    pub(super) fn handle_timeout(&mut self) {
         if self.due.is_none_or(|due| now() < due) {
             return;
         }
@@ -136,7 +136,7 @@ impl RelaySupervisor {
     }
 
     /// Handles an unexpected exit: schedules a restart.
-    pub fn handle_ended(&mut self) {
+    pub(super) fn handle_ended(&mut self) {
         let Some(running) = &self.running else { return };
         if now().saturating_sub(running.started) >= STEADY {
             self.pause = PAUSE.0;
@@ -161,7 +161,7 @@ impl RelaySupervisor {
     }
 
     /// Stops the relay and waits for its exit. Its port is free afterwards.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
             let _ = running.process.kill();
             let _ = running.process.wait();

@@ -78,7 +78,11 @@ impl StewardChannel {
     ///
     /// # Errors
     /// The steward cannot be started, or refused the job.
-    pub fn start(job: &Job, agents_end: &Channel, log_style: LogStyle) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        job: &Job,
+        agents_end: &Channel,
+        log_style: LogStyle,
+    ) -> anyhow::Result<Self> {
         let (ours, theirs) = Channel::pair()?;
         children::start(NAME, log_style, theirs)?;
         ours.send_with(&postcard::to_stdvec(job)?, agents_end.as_fd())?;
@@ -94,7 +98,7 @@ impl StewardChannel {
     ///
     /// # Errors
     /// The wait takes too long.
-    pub fn end(self) -> anyhow::Result<()> {
+    pub(super) fn end(self) -> anyhow::Result<()> {
         self.0.send(&[0])?;
         let [ended] = readable([self.0.as_fd()], Some(PATIENCE))?;
         ensure!(ended, "it does not exit: `linerate down` undoes the remaining changes");

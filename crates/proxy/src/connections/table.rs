@@ -102,7 +102,7 @@ impl Entry {
 }
 
 impl Table {
-    pub fn new(capacity: Capacity) -> Self {
+    pub(super) fn new(capacity: Capacity) -> Self {
         Self {
             capacity,
             holders: HashMap::new(),
@@ -113,12 +113,12 @@ impl Table {
         }
     }
 
-    pub fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> Counters {
         self.counters
     }
 
     /// Adds a connection. Evicts others if necessary.
-    pub fn admit(
+    pub(super) fn admit(
         &mut self,
         key: Key,
         activity: Arc<Activity>,
@@ -137,7 +137,12 @@ impl Table {
     ///
     /// # Errors
     /// The limit that is reached.
-    pub fn make_room(&mut self, key: Key, descriptors: usize, now: Duration) -> Result<(), Full> {
+    pub(super) fn make_room(
+        &mut self,
+        key: Key,
+        descriptors: usize,
+        now: Duration,
+    ) -> Result<(), Full> {
         while let Some(full) = self.full(key, descriptors) {
             if !self.evict_idle(full, key, now) {
                 return Err(full);
@@ -147,7 +152,7 @@ impl Table {
     }
 
     /// Moves a connection from one key to another.
-    pub fn replace(
+    pub(super) fn replace(
         &mut self,
         old: &Arc<Entry>,
         from: Key,
@@ -165,7 +170,7 @@ impl Table {
     }
 
     /// Removes a connection. Returns whether it was in the table, that is, not evicted.
-    pub fn remove(&mut self, key: Key, entry: &Entry) -> bool {
+    pub(super) fn remove(&mut self, key: Key, entry: &Entry) -> bool {
         let Some(holder) = self.holders.get_mut(&key) else { return false };
         if holder.entries.remove(&entry.key()).is_none() {
             return false;
@@ -191,7 +196,7 @@ impl Table {
     }
 
     /// The limit that this number of additional descriptors would exceed.
-    pub fn full(&self, (group, source): Key, more: usize) -> Option<Full> {
+    pub(super) fn full(&self, (group, source): Key, more: usize) -> Option<Full> {
         let capacity = &self.capacity;
         let held = |group| self.groups.get(&group).copied().unwrap_or(0);
         if group == Group::BeforeRequest {
@@ -291,7 +296,7 @@ fn same_side(a: Group, b: Group) -> bool {
 
 impl Counters {
     /// The counters as part of the statistics.
-    pub fn stats(&self) -> ProxyStats {
+    pub(crate) fn stats(&self) -> ProxyStats {
         ProxyStats {
             refused_source: self.source,
             refused_service: self.service,

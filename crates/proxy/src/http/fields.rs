@@ -27,39 +27,39 @@ const PSEUDONYM: &str = "linerate";
 pub(super) struct Fields<'a>(&'a [httparse::Header<'a>]);
 
 impl<'a> Fields<'a> {
-    pub fn new(fields: &'a [httparse::Header<'a>]) -> Self {
+    pub(super) fn new(fields: &'a [httparse::Header<'a>]) -> Self {
         Self(fields)
     }
 
-    pub fn iter(self) -> impl Iterator<Item = &'a httparse::Header<'a>> {
+    pub(super) fn iter(self) -> impl Iterator<Item = &'a httparse::Header<'a>> {
         self.0.iter()
     }
 
     /// The values of a field.
-    pub fn values(self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+    pub(super) fn values(self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         let named = self.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
         named.map(|field| field.value)
     }
 
-    pub fn has(self, name: &str) -> bool {
+    pub(super) fn has(self, name: &str) -> bool {
         self.values(name).next().is_some()
     }
 
     /// The words of all fields with this name. A word that is not UTF-8 becomes U+FFFD, which is an
     /// unknown word.
-    pub fn words(self, name: &str) -> impl Iterator<Item = &'a str> {
+    pub(super) fn words(self, name: &str) -> impl Iterator<Item = &'a str> {
         let words = self.values(name).flat_map(|value| value.split(|byte| *byte == b','));
         words.map(|word| std::str::from_utf8(word).map_or("\u{fffd}", str::trim))
     }
 
     /// Whether `word` is one of the words of these fields, in any letter case.
-    pub fn lists(self, name: &str, word: &str) -> bool {
+    pub(super) fn lists(self, name: &str, word: &str) -> bool {
         self.words(name).any(|other| other.eq_ignore_ascii_case(word))
     }
 
     /// The fields that the proxy does not pass on. Returns `None` if `Connection` has more than
     /// [`FIELDS_MAX`] words.
-    pub fn hop_by_hop(self) -> Option<HopByHop<'a>> {
+    pub(super) fn hop_by_hop(self) -> Option<HopByHop<'a>> {
         let named: Vec<_> = self.words("Connection").take(FIELDS_MAX + 1).collect();
         (named.len() <= FIELDS_MAX).then_some(HopByHop { named })
     }
@@ -72,7 +72,7 @@ pub(super) struct HopByHop<'a> {
 }
 
 impl HopByHop<'_> {
-    pub fn contains(&self, name: &str) -> bool {
+    pub(super) fn contains(&self, name: &str) -> bool {
         let is = |other: &str| name.eq_ignore_ascii_case(other);
         HOP_BY_HOP.into_iter().any(is)
             || (!FRAMING.into_iter().any(is) && self.named.iter().copied().any(is))
@@ -83,24 +83,24 @@ impl HopByHop<'_> {
 pub(super) struct Head(Vec<u8>);
 
 impl Head {
-    pub fn new(first_line: String) -> Self {
+    pub(super) fn new(first_line: String) -> Self {
         let mut head = Self(first_line.into_bytes());
         head.0.extend_from_slice(b"\r\n");
         head
     }
 
-    pub fn put(&mut self, name: &str, value: &[u8]) {
+    pub(super) fn put(&mut self, name: &str, value: &[u8]) {
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
             self.0.extend_from_slice(part);
         }
     }
 
     /// Writes the `Via` field for a message of HTTP/1.`minor`.
-    pub fn put_via(&mut self, minor: u8) {
+    pub(super) fn put_via(&mut self, minor: u8) {
         self.put("Via", format!("1.{minor} {PSEUDONYM}").as_bytes());
     }
 
-    pub fn finish(mut self) -> Vec<u8> {
+    pub(super) fn finish(mut self) -> Vec<u8> {
         self.0.extend_from_slice(b"\r\n");
         self.0
     }

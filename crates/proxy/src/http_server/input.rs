@@ -18,7 +18,7 @@ pub(super) struct Input {
 
 impl Input {
     /// Removes bytes from the beginning.
-    pub fn consume(&mut self, len: usize) {
+    pub(super) fn consume(&mut self, len: usize) {
         self.at += len;
         self.seen = 0;
         if self.is_empty() {
@@ -27,14 +27,14 @@ impl Input {
     }
 
     /// Moves as many bytes to `buffer` as it has room for.
-    pub fn put(&mut self, buffer: &mut ReadBuf<'_>) {
+    pub(super) fn put(&mut self, buffer: &mut ReadBuf<'_>) {
         let len = self.len().min(buffer.remaining());
         buffer.put_slice(&self[..len]);
         self.consume(len);
     }
 
     /// The vector to append bytes to.
-    pub fn tail(&mut self) -> &mut Vec<u8> {
+    pub(super) fn tail(&mut self) -> &mut Vec<u8> {
         self.bytes.drain(..self.at);
         self.at = 0;
         &mut self.bytes
@@ -43,7 +43,7 @@ impl Input {
     /// Removes empty lines before a head (RFC 9112, section 2.2). Returns whether a head may have
     /// ended since the last call: only the first bytes, and those with a line feed, are worth
     /// parsing, because the parser begins at the first byte each time.
-    pub fn may_hold_head(&mut self) -> bool {
+    pub(super) fn may_hold_head(&mut self) -> bool {
         loop {
             let empty = match **self {
                 [b'\n', ..] => 1,

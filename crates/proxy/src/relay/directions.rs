@@ -43,7 +43,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// The meaning of the end of the reader: an error if it was reset.
-    pub fn reader_end(&self) -> Result<(), Broken> {
+    pub(crate) fn reader_end(&self) -> Result<(), Broken> {
         let reset = || Broken::Reader(io::ErrorKind::ConnectionReset.into());
         if self.was_reset { Err(reset()) } else { Ok(()) }
     }

@@ -48,9 +48,9 @@ use crate::{
 };
 
 /// Prefix of the paths.
-pub const ROOT: &str = "/admin";
+pub(crate) const ROOT: &str = "/admin";
 /// Path and title of each page.
-pub const PAGES: [(&str, &str); 9] = [
+pub(crate) const PAGES: [(&str, &str); 9] = [
     ("machines", "Machines"),
     ("users", "Users"),
     ("keys", "Keys"),
@@ -69,7 +69,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const LONGEST: usize = 4 << 10;
 
 /// Router of the page.
-pub fn router(state: AdminState) -> Router {
+pub(crate) fn router(state: AdminState) -> Router {
     Router::new()
         .route("/", get(home))
         .route("/admin", get(home))
@@ -134,13 +134,13 @@ fn render(template: &impl Template) -> Response {
 }
 
 /// An administrator with a session. Others are redirected to the login page.
-pub struct PageSession {
+pub(crate) struct PageSession {
     network: Arc<NetworkState>,
     session: Session,
 }
 
 /// Data of the layout that all pages share.
-pub struct Frame {
+pub(crate) struct Frame {
     network: String,
     /// Number of commits that the page reflects.
     since: u64,

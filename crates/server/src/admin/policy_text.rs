@@ -6,12 +6,12 @@ use policy::{Policy, Refusal};
 ///
 /// # Errors
 /// All errors in the policy.
-pub fn parse(text: &str, ignore_unsupported: bool) -> Result<Policy, Refusal> {
+pub(crate) fn parse(text: &str, ignore_unsupported: bool) -> Result<Policy, Refusal> {
     if ignore_unsupported { Policy::parse_supported(text) } else { Policy::parse(text) }
 }
 
 /// The errors of a policy, with a hint if all concern unsupported parts.
-pub fn words(refusal: &Refusal) -> String {
+pub(crate) fn words(refusal: &Refusal) -> String {
     let is_supported = refusal.faults.iter().any(|fault| !fault.reason.is_unsupported());
     let hint = "\n`--ignore-unsupported` ignores these parts, and the rules that depend on them";
     format!("{refusal}{}", if is_supported { "" } else { hint })

@@ -15,11 +15,11 @@ use crate::net::connections::source;
 
 /// Name of a session's cookie. With this prefix, browsers accept it only from the origin itself,
 /// with TLS.
-pub const COOKIE_NAME: &str = "__Host-linerate";
+pub(crate) const COOKIE_NAME: &str = "__Host-linerate";
 /// Lifetime of a session.
-pub const LIFETIME: Duration = Duration::from_secs(12 * 3600);
+pub(crate) const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Lifetime of a link.
-pub const LINK_LIFETIME: Duration = Duration::from_secs(3600);
+pub(crate) const LINK_LIFETIME: Duration = Duration::from_secs(3600);
 /// Prefix of a link's token.
 const LINK_MARK: &str = "lrlink-";
 /// Maximum number of sessions, and of links. The oldest is dropped.

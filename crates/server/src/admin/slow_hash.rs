@@ -22,7 +22,7 @@ static PERMITS: LazyLock<FairSemaphore<IpAddr>> = LazyLock::new(|| FairSemaphore
 ///
 /// # Errors
 /// The fast hash was not stored.
-pub async fn prove(
+pub(crate) async fn prove(
     network: &NetworkState,
     sessions: &Arc<Sessions>,
     from: IpAddr,

@@ -44,7 +44,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// Results of the pings, by router.
 #[derive(Default)]
-pub struct DataPaths(Mutex<HashMap<NodeId, RouterRecord>>);
+pub(crate) struct DataPaths(Mutex<HashMap<NodeId, RouterRecord>>);
 
 /// Results for one router.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ impl RouterRecord {
 
 impl DataPaths {
     /// Whether data does not reach a router.
-    pub fn is_broken(&self, router: NodeId) -> bool {
+    pub(crate) fn is_broken(&self, router: NodeId) -> bool {
         self.lock().get(&router).is_some_and(|record| record.is_broken)
     }
 
@@ -142,7 +142,7 @@ impl DataPaths {
 }
 
 /// Checks routers as long as the network exists.
-pub async fn watch(network: Weak<NetworkState>, pings: Arc<Pings>, paths: Arc<DataPaths>) {
+pub(crate) async fn watch(network: Weak<NetworkState>, pings: Arc<Pings>, paths: Arc<DataPaths>) {
     // A router without answers must not delay the checks of others.
     let (mut tasks, mut busy) = (JoinSet::new(), HashMap::new());
     loop {

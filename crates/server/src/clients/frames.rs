@@ -21,11 +21,11 @@ thread_local! {
 
 /// Cache of packed frames that several clients receive.
 #[derive(Default)]
-pub struct PackedFrames(Mutex<Cache<FrameKey, Parts, KEPT>>);
+pub(super) struct PackedFrames(Mutex<Cache<FrameKey, Parts, KEPT>>);
 
 impl PackedFrames {
     /// Encodes a frame, or takes it from the cache.
-    pub fn encode(&self, frame: &Frame) -> Parts {
+    pub(super) fn encode(&self, frame: &Frame) -> Parts {
         let Some(key) = &frame.key else { return encode_frame(frame) };
         let cache = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(parts) = cache().get(key) {
@@ -40,7 +40,7 @@ impl PackedFrames {
 
 /// Encodes a frame. Individual text and packed blocks are separate zstd frames, which clients
 /// decompress as one.
-pub fn encode_frame(frame: &Frame) -> Parts {
+pub(super) fn encode_frame(frame: &Frame) -> Parts {
     let (mut parts, mut text) = (Parts::new(), String::new());
     for part in frame.parts.iter() {
         match part {
@@ -62,7 +62,7 @@ pub fn encode_frame(frame: &Frame) -> Parts {
 }
 
 /// Encodes a text as a frame.
-pub fn framed(text: &[u8]) -> Bytes {
+pub(super) fn framed(text: &[u8]) -> Bytes {
     let packed = pack(text);
     [&length(packed.len())[..], &packed].concat().into()
 }

@@ -2,7 +2,7 @@
 //! that the node key belongs to this machine.
 
 mod other_requests;
-pub mod ssh;
+pub(crate) mod ssh;
 mod waiting_requests;
 
 use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
@@ -42,7 +42,7 @@ const HOLD: Duration = Duration::from_secs(50);
 
 /// The client of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Client {
+pub(crate) struct Client {
     /// Its machine key.
     pub machine: MachinePublic,
     /// Its protocol version.
@@ -97,7 +97,7 @@ impl ControlPlane {
 }
 
 /// Answers a request.
-pub async fn answer(
+pub(crate) async fn answer(
     control: Arc<ControlPlane>,
     client: Client,
     connection: Arc<Connection>,

@@ -42,7 +42,7 @@ const TURN: Duration = Duration::from_secs(2);
 static SIGN_OF_LIFE: LazyLock<Bytes> = LazyLock::new(|| framed(br#"{"KeepAlive":true}"#));
 
 /// Permits to send a whole map.
-pub struct MapPermits(Semaphore);
+pub(crate) struct MapPermits(Semaphore);
 
 impl Default for MapPermits {
     fn default() -> Self {
@@ -52,13 +52,13 @@ impl Default for MapPermits {
 
 impl MapPermits {
     /// Waits for a permit.
-    pub async fn acquire(&self) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn acquire(&self) -> Option<SemaphorePermit<'_>> {
         self.0.acquire().await.ok()
     }
 }
 
 /// Parts of a network that its streams of maps use.
-pub struct MapSource {
+pub(crate) struct MapSource {
     network: Arc<NetworkState>,
     pings: Arc<Pings>,
     packed: PackedFrames,
@@ -67,13 +67,13 @@ pub struct MapSource {
 
 impl MapSource {
     /// Creates the source of a network.
-    pub fn new(network: Arc<NetworkState>, pings: Arc<Pings>) -> Self {
+    pub(crate) fn new(network: Arc<NetworkState>, pings: Arc<Pings>) -> Self {
         Self { network, pings, packed: PackedFrames::default(), permits: MapPermits::default() }
     }
 }
 
 /// A stream of maps to a client.
-pub struct MapStream {
+pub(crate) struct MapStream {
     /// The frames to send.
     pub session: Session,
     /// The client's connection.
@@ -84,7 +84,7 @@ pub struct MapStream {
 
 impl MapStream {
     /// Sends changes to the client until either side ends the stream.
-    pub async fn follow(mut self, source: Arc<MapSource>) {
+    pub(crate) async fn follow(mut self, source: Arc<MapSource>) {
         let (id, _guard) = (self.session.node(), source.network.counters().streams.increment());
         let Ok(stream) = source.network.run(move |state, now| state.connect(id, now)).await else {
             return;
@@ -101,7 +101,7 @@ impl MapStream {
     }
 
     /// Sends the whole map once, when a permit is available.
-    pub async fn once(mut self, source: Arc<MapSource>) {
+    pub(crate) async fn once(mut self, source: Arc<MapSource>) {
         let turn = tokio::select! {
             turn = turn(&self.connection, &source) => turn,
             () = self.to.closed() => return,

@@ -28,14 +28,14 @@ use super::frames::framed;
 use crate::{http::body::Parts, random::random_number};
 
 /// Path of the answers. They arrive inside Noise, so the host does not matter.
-pub const PATH: &str = "/machine/ping/";
+pub(crate) const PATH: &str = "/machine/ping/";
 const HOST: &str = "https://unused";
 /// Maximum number of requests that wait in one stream. A client that reads nothing answers nothing.
 const WAITING: usize = 8;
 /// Maximum number of requests that wait for an answer.
 const MOST: usize = 4096;
 /// Maximum size of an answer, in bytes.
-pub const LONGEST: usize = 64 << 10;
+pub(crate) const LONGEST: usize = 64 << 10;
 
 /// A request to a client.
 #[derive(Clone, Copy, Debug)]

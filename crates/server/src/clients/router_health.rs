@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// Checks routers as long as the network exists.
-pub async fn watch(network: Weak<NetworkState>, pings: Arc<Pings>, paths: Arc<DataPaths>) {
+pub(crate) async fn watch(network: Weak<NetworkState>, pings: Arc<Pings>, paths: Arc<DataPaths>) {
     loop {
         sleep(REST).await;
         let Some(network) = network.upgrade() else { return };

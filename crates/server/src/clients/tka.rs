@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Prefix of the paths.
-pub const ROOT: &str = "/machine/tka/";
+pub(crate) const ROOT: &str = "/machine/tka/";
 
 /// Number of attempts to verify an update if other updates are applied in the meantime.
 const TRIES: usize = 5;
@@ -27,7 +27,7 @@ static PERMITS: LazyLock<FairSemaphore<MachinePublic>> = LazyLock::new(|| FairSe
 ///
 /// # Errors
 /// The change was not stored.
-pub async fn answer(
+pub(crate) async fn answer(
     network: &NetworkState,
     machine: MachinePublic,
     path: &str,

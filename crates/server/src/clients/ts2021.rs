@@ -53,7 +53,7 @@ const WINDOW: u32 = (64 << 10) - 1;
 const MESSAGE: usize = 16 << 10;
 
 /// Answers a request for ts2021, and serves the connection.
-pub fn upgrade(control: &Arc<ControlPlane>, request: Request<Incoming>) -> Response<Answer> {
+pub(crate) fn upgrade(control: &Arc<ControlPlane>, request: Request<Incoming>) -> Response<Answer> {
     if *request.method() == Method::POST {
         return by_post(control, request);
     }

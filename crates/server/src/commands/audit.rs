@@ -29,7 +29,7 @@ use crate::commands::import;
 /// Arguments of `audit`.
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Audit {
+pub(crate) struct Audit {
     /// Maximum number of entries.
     #[arg(short, long, default_value = "100")]
     limit: usize,
@@ -59,7 +59,7 @@ enum Command {
 ///
 /// # Errors
 /// The server does not answer, or the entries do not match the chain.
-pub async fn audit(common: &Common, arguments: Audit) -> anyhow::Result<()> {
+pub(crate) async fn audit(common: &Common, arguments: Audit) -> anyhow::Result<()> {
     match arguments.command {
         None => {
             let path = query("audit", &[("limit", Some(arguments.limit.to_string()))]);

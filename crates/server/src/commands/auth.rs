@@ -8,7 +8,7 @@ use super::{Common, Nodes, client::Client, nodes};
 
 /// Manages waiting registrations and logins.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Auth {
+pub(crate) enum Auth {
     /// Admit a waiting machine, as `nodes register` does.
     Register {
         /// The owner, by number or name.
@@ -36,7 +36,7 @@ pub enum Auth {
 ///
 /// # Errors
 /// The server does not answer, or refuses.
-pub async fn auth(common: &Common, command: Auth) -> anyhow::Result<()> {
+pub(crate) async fn auth(common: &Common, command: Auth) -> anyhow::Result<()> {
     let (path, auth_id, done) = match command {
         Auth::Register { user, auth_id } => {
             return nodes(common, Nodes::Register { user, key: auth_id }).await;

@@ -14,23 +14,23 @@ use super::{Common, Output, print, yaml::yaml};
 use crate::admin::api::ROOT;
 
 /// The server's socket, and the output format.
-pub struct Client {
+pub(super) struct Client {
     socket: PathBuf,
     output: Option<Output>,
 }
 
 impl Client {
-    pub fn new(common: &Common) -> anyhow::Result<Self> {
+    pub(super) fn new(common: &Common) -> anyhow::Result<Self> {
         Ok(Self::at(common.configuration()?.socket, common))
     }
 
     /// A client of this socket.
-    pub fn at(socket: PathBuf, common: &Common) -> Self {
+    pub(super) fn at(socket: PathBuf, common: &Common) -> Self {
         Self { socket, output: common.output }
     }
 
     /// Sends a request, and prints the answer in the selected format, by default as a table.
-    pub async fn print_answer(
+    pub(super) async fn print_answer(
         &self,
         method: Method,
         path: &str,
@@ -42,7 +42,7 @@ impl Client {
     }
 
     /// Prints a value in the selected format, by default as a table.
-    pub fn print(
+    pub(super) fn print(
         &self,
         answer: &Value,
         table: impl FnOnce(&Value) -> String,
@@ -56,7 +56,7 @@ impl Client {
     }
 
     /// Sends a request and returns the answer.
-    pub async fn send(
+    pub(super) async fn send(
         &self,
         method: Method,
         path: &str,
@@ -87,14 +87,14 @@ impl Client {
 }
 
 /// Encodes a text as a segment of a path.
-pub fn part(text: &str) -> String {
+pub(super) fn part(text: &str) -> String {
     let coded: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
     // Forms encode a space as `+`, paths as `%20`.
     coded.replace('+', "%20")
 }
 
 /// A path with the parameters that have a value.
-pub fn query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
+pub(super) fn query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     for (name, value) in parameters {
         if let Some(value) = value {

@@ -47,7 +47,7 @@ const SQLITE: &[u8; 16] = b"SQLite format 3\0";
 
 /// Arguments of `import`.
 #[derive(Args, Clone, Debug)]
-pub struct Import {
+pub(crate) struct Import {
     /// headscale's database, or a file written by `export` or `backup`.
     pub file: PathBuf,
     /// headscale's Noise key. By default, noise_private.key in the database's folder.
@@ -94,7 +94,7 @@ impl Incoming {
 ///
 /// # Errors
 /// The file contains no network, or the state contains another one. Nothing was changed.
-pub async fn import(common: &Common, arguments: Import) -> anyhow::Result<ExitCode> {
+pub(crate) async fn import(common: &Common, arguments: Import) -> anyhow::Result<ExitCode> {
     let configuration = common.configuration()?;
     if UnixStream::connect(&configuration.socket).is_ok() {
         bail!("the server is running: stop it first");
@@ -216,7 +216,7 @@ fn give_to_owner(configuration: &Configuration) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// There is no network, or the file cannot be written.
-pub async fn export(common: &Common, file: &Path) -> anyhow::Result<()> {
+pub(crate) async fn export(common: &Common, file: &Path) -> anyhow::Result<()> {
     let (mut store, noise, relay) = open_existing(&common.configuration()?).await?;
     let objects = store.everything().await?;
     store.close().await;
@@ -229,7 +229,7 @@ pub async fn export(common: &Common, file: &Path) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// There is no network.
-pub async fn everything(common: &Common) -> anyhow::Result<Vec<Stored>> {
+pub(crate) async fn everything(common: &Common) -> anyhow::Result<Vec<Stored>> {
     let (mut store, ..) = open_existing(&common.configuration()?).await?;
     let objects = store.everything().await?;
     store.close().await;
@@ -240,7 +240,7 @@ pub async fn everything(common: &Common) -> anyhow::Result<Vec<Stored>> {
 ///
 /// # Errors
 /// There is no network, the file exists already, or it cannot be written.
-pub async fn back_up(common: &Common, file: &Path) -> anyhow::Result<()> {
+pub(crate) async fn back_up(common: &Common, file: &Path) -> anyhow::Result<()> {
     let (mut store, noise, relay) = open_existing(&common.configuration()?).await?;
     let (noise, relay) = (noise.text(), relay.map(|key| key.text()));
     let relay = relay.as_ref().map(|text| (files::RELAY, text.as_str()));

@@ -10,7 +10,7 @@ use crate::configuration::Configuration;
 
 /// Manages networks.
 #[derive(Clone, Copy, Debug, Subcommand)]
-pub enum Networks {
+pub(crate) enum Networks {
     /// List all networks with their URLs and their numbers of nodes and users.
     #[command(aliases = ["ls", "show"])]
     List,
@@ -20,7 +20,7 @@ pub enum Networks {
 ///
 /// # Errors
 /// The configuration cannot be read.
-pub async fn networks(common: &Common, command: Networks) -> anyhow::Result<()> {
+pub(crate) async fn networks(common: &Common, command: Networks) -> anyhow::Result<()> {
     let Networks::List = command;
     let configuration = Configuration::read(common.config.as_deref())?;
     let client = Client::at(configuration.socket.clone(), common);

@@ -11,7 +11,7 @@ use super::{Common, client::Client, table};
 ///
 /// # Errors
 /// The server does not answer, or there is no such policy.
-pub async fn policy_in_force(common: &Common, id: Option<i64>) -> anyhow::Result<()> {
+pub(crate) async fn policy_in_force(common: &Common, id: Option<i64>) -> anyhow::Result<()> {
     let path = id.map_or_else(|| "policy".to_owned(), |id| format!("policy/history/{id}"));
     let text = |saved: &Value| match saved["policy"].as_str() {
         Some(text) if !text.is_empty() => text.to_owned(),
@@ -24,7 +24,7 @@ pub async fn policy_in_force(common: &Common, id: Option<i64>) -> anyhow::Result
 ///
 /// # Errors
 /// The server does not answer.
-pub async fn policies(common: &Common) -> anyhow::Result<()> {
+pub(crate) async fn policies(common: &Common) -> anyhow::Result<()> {
     Client::new(common)?.print_answer(Method::GET, "policy/history", None, table::policies).await
 }
 
@@ -32,7 +32,7 @@ pub async fn policies(common: &Common) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The server does not answer, or refuses the policy.
-pub async fn submit_policy(
+pub(crate) async fn submit_policy(
     common: &Common,
     text: &str,
     ignore_unsupported: bool,
@@ -49,7 +49,7 @@ pub async fn submit_policy(
 }
 
 /// The ignored parts of a policy and the warnings, one per line.
-pub fn remarks<T: Display>(left_out: &[T], warnings: &[T]) -> Vec<String> {
+pub(crate) fn remarks<T: Display>(left_out: &[T], warnings: &[T]) -> Vec<String> {
     let left_out = left_out.iter().map(|fault| format!("left out: {fault}"));
     left_out.chain(warnings.iter().map(|fault| format!("warning: {fault}"))).collect()
 }

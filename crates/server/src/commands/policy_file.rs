@@ -19,7 +19,7 @@ use crate::{
 
 /// Manages the policy. A file named `-` is standard input.
 #[derive(Debug, Subcommand)]
-pub enum PolicyFile {
+pub(crate) enum PolicyFile {
     /// Print the current policy.
     #[command(aliases = ["show", "view", "fetch"])]
     Get {
@@ -72,7 +72,7 @@ pub enum PolicyFile {
 
 /// Selects the parts of a policy that are used.
 #[derive(Args, Clone, Copy, Debug)]
-pub struct Parts {
+pub(crate) struct Parts {
     /// Ignore unsupported parts, and print them. A rule with an unsupported condition is
     /// ignored.
     #[arg(long)]
@@ -82,7 +82,7 @@ pub struct Parts {
 /// File of a policy.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-pub struct PolicyPath {
+pub(crate) struct PolicyPath {
     /// The policy's file.
     path: Option<PathBuf>,
     /// The policy's file.
@@ -95,7 +95,7 @@ impl PolicyFile {
     ///
     /// # Errors
     /// The policy is invalid, or the server does not answer.
-    pub async fn run(self, common: &Common) -> anyhow::Result<()> {
+    pub(crate) async fn run(self, common: &Common) -> anyhow::Result<()> {
         match self {
             Self::Get { identifier } => commands::policy_in_force(common, identifier).await,
             Self::History => commands::policies(common).await,

@@ -12,7 +12,7 @@ use crate::configuration::Configuration;
 ///
 /// # Errors
 /// The server does not answer, or is not healthy.
-pub async fn health(common: &Common) -> anyhow::Result<()> {
+pub(crate) async fn health(common: &Common) -> anyhow::Result<()> {
     Client::new(common)?.print_answer(Method::GET, "health", None, |_| "healthy".into()).await
 }
 
@@ -20,7 +20,7 @@ pub async fn health(common: &Common) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn version(common: &Common) -> anyhow::Result<()> {
+pub(crate) fn version(common: &Common) -> anyhow::Result<()> {
     let version = json!({ "version": env!("CARGO_PKG_VERSION") });
     let words = |_: &_| format!("linerate-server {}", env!("CARGO_PKG_VERSION"));
     Client::at(PathBuf::new(), common).print(&version, words)
@@ -30,6 +30,6 @@ pub fn version(common: &Common) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The configuration cannot be read, or contradicts itself.
-pub fn check_configuration(common: &Common) -> anyhow::Result<()> {
+pub(crate) fn check_configuration(common: &Common) -> anyhow::Result<()> {
     Configuration::read(common.config.as_deref())?.complete().check().map(|_| ())
 }

@@ -8,7 +8,7 @@ use anyhow::Context;
 ///
 /// # Errors
 /// The write failed. A closed pipe, as after `head`, is not an error.
-pub fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_to(&mut io::stdout().lock(), text).context("standard output")
 }
 

@@ -2,23 +2,23 @@
 
 use serde_json::Value;
 
-pub fn user(user: &Value) -> String {
+pub(super) fn user(user: &Value) -> String {
     users(&Value::Array(vec![user.clone()]))
 }
 
-pub fn users(users: &Value) -> String {
+pub(super) fn users(users: &Value) -> String {
     let head = ["ID", "Name", "Display name", "Email", "Provider", "Owner", "Created"];
     let fields = ["id", "name", "display_name", "email", "provider", "owner", "created_at"];
     table(head, rows(users).map(|user| fields.map(|field| text(&user[field]))))
 }
 
-pub fn networks(networks: &Value) -> String {
+pub(super) fn networks(networks: &Value) -> String {
     let head = ["Name", "URL", "Nodes", "Users", "Error"];
     let fields = ["name", "server_url", "nodes", "users", "error"];
     table(head, rows(networks).map(|network| fields.map(|field| text(&network[field]))))
 }
 
-pub fn keys(keys: &Value) -> String {
+pub(super) fn keys(keys: &Value) -> String {
     let head = ["ID", "Key", "User", "Tags", "Reusable", "Ephemeral", "Used", "Expires"];
     table(
         head,
@@ -37,19 +37,19 @@ pub fn keys(keys: &Value) -> String {
     )
 }
 
-pub fn api_keys(keys: &Value) -> String {
+pub(super) fn api_keys(keys: &Value) -> String {
     let head = ["ID", "Prefix", "Expires", "Created"];
     let fields = ["id", "prefix", "expiration", "created_at"];
     table(head, rows(keys).map(|key| fields.map(|field| text(&key[field]))))
 }
 
-pub fn audit(entries: &Value) -> String {
+pub(super) fn audit(entries: &Value) -> String {
     let head = ["ID", "When", "Who", "What", "Refused"];
     let fields = ["id", "at", "who", "what", "refused"];
     table(head, rows(entries).map(|entry| fields.map(|field| text(&entry[field]))))
 }
 
-pub fn lock(lock: &Value) -> String {
+pub(super) fn lock(lock: &Value) -> String {
     let keys = rows(&lock["trusted_keys"]).map(|key| text(&key["Key"]));
     table(
         ["On", "Head", "Trusted keys", "Locked out", "May enable it"],
@@ -63,13 +63,13 @@ pub fn lock(lock: &Value) -> String {
     )
 }
 
-pub fn warnings(warnings: &Value) -> String {
+pub(super) fn warnings(warnings: &Value) -> String {
     let head = ["Severity", "What", "More"];
     let fields = ["severity", "title", "text"];
     table(head, rows(warnings).map(|warning| fields.map(|field| text(&warning[field]))))
 }
 
-pub fn nodes(nodes: &Value) -> String {
+pub(super) fn nodes(nodes: &Value) -> String {
     let head = [
         "ID",
         "Name",
@@ -99,7 +99,7 @@ pub fn nodes(nodes: &Value) -> String {
     )
 }
 
-pub fn routes(nodes: &Value) -> String {
+pub(super) fn routes(nodes: &Value) -> String {
     let head = ["ID", "Name", "Offered", "Approved", "Primary for"];
     table(
         head,
@@ -115,7 +115,7 @@ pub fn routes(nodes: &Value) -> String {
     )
 }
 
-pub fn policies(policies: &Value) -> String {
+pub(super) fn policies(policies: &Value) -> String {
     let fields = ["id", "updated_at", "bytes"];
     let row = |policy: &Value| fields.map(|field| text(&policy[field]));
     table(["ID", "Saved", "Bytes"], rows(policies).map(row))

@@ -11,7 +11,7 @@ use super::{
 
 /// Manages tailnet lock.
 #[derive(Clone, Debug, Subcommand)]
-pub enum TailnetLock {
+pub(crate) enum TailnetLock {
     /// Show whether it is enabled, its signing keys, and the nodes that are locked out.
     Status,
     /// Allow a node to enable it within an hour.
@@ -26,7 +26,7 @@ pub enum TailnetLock {
 ///
 /// # Errors
 /// The server does not answer, or refuses.
-pub async fn tailnet_lock(common: &Common, command: TailnetLock) -> anyhow::Result<()> {
+pub(crate) async fn tailnet_lock(common: &Common, command: TailnetLock) -> anyhow::Result<()> {
     let (method, path) = match command {
         TailnetLock::Status => (Method::GET, "lock".to_owned()),
         TailnetLock::Allow { identifier } => {

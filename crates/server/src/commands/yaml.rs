@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 /// Formats a value as a document.
-pub fn yaml(value: &Value) -> String {
+pub(super) fn yaml(value: &Value) -> String {
     let mut text = String::new();
     write(value, 0, &mut text);
     text

@@ -42,7 +42,7 @@ type Regions = Map<String, Value>;
 
 /// All maps of a server.
 #[derive(Clone, Debug)]
-pub struct Maps {
+pub(crate) struct Maps {
     own: Regions,
     files: Vec<Regions>,
     urls: Vec<Source>,
@@ -62,7 +62,7 @@ impl Maps {
     ///
     /// # Errors
     /// A file cannot be read or is not a valid map. The error names the fault.
-    pub fn new(
+    pub(crate) fn new(
         own: &str,
         files: &[PathBuf],
         urls: &[RemoteUrl],
@@ -79,7 +79,7 @@ impl Maps {
     }
 
     /// The merged map as JSON.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut regions = self.own.clone();
         let others = self.files.iter().chain(self.urls.iter().map(|source| &source.regions));
         for (number, region) in others.flatten() {
@@ -95,7 +95,7 @@ impl Maps {
 
     /// Fetches each URL now and periodically while the process runs. A failed request changes
     /// nothing.
-    pub async fn follow(self, network: &NetworkState) {
+    pub(crate) async fn follow(self, network: &NetworkState) {
         let urls = self.urls.iter().map(|source| source.url.clone());
         let fetches: Vec<Arc<(Fetch, RemoteUrl)>> =
             urls.map(|url| Arc::new((Fetch::new(!url.is_https()), url))).collect();

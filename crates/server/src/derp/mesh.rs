@@ -108,7 +108,7 @@ impl Relay {
                 // The end of a link that lasted is logged as a warning, and so is the
                 // first of repeated failures.
                 Err(error) if has_warned && begun.elapsed() < LASTED => {
-                    tracing::debug!("mesh with {other}: {error:#}")
+                    tracing::debug!("mesh with {other}: {error:#}");
                 }
                 Err(error) => tracing::warn!("mesh with {other}: {error:#}"),
             }

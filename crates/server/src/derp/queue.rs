@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_millis(5);
 
 /// The queue of a client.
 #[derive(Debug)]
-pub struct Queue {
+pub(super) struct Queue {
     counters: &'static counters::RelayCounters,
     waiting: Mutex<Waiting>,
     ready: Notify,
@@ -67,7 +67,7 @@ struct FrameQueue {
 }
 
 /// Exclusive access to a queue while frames are added.
-pub struct Filling<'q> {
+pub(super) struct Filling<'q> {
     queue: &'q Queue,
     waiting: Option<MutexGuard<'q, Waiting>>,
     was_empty: bool,
@@ -79,7 +79,7 @@ pub struct Filling<'q> {
 
 /// A relay of the mesh is too far behind with presence frames.
 #[derive(Debug)]
-pub struct OverflowError;
+pub(super) struct OverflowError;
 
 impl FrameQueue {
     fn new(room: usize) -> Self {
@@ -117,12 +117,12 @@ impl Waiting {
 
 impl Queue {
     /// Creates the queue of a client.
-    pub fn new(counters: &'static counters::RelayCounters) -> Self {
+    pub(super) fn new(counters: &'static counters::RelayCounters) -> Self {
         Self::with_room(ROOM, counters)
     }
 
     /// Creates the queue of another relay.
-    pub fn of_relay(counters: &'static counters::RelayCounters) -> Self {
+    pub(super) fn of_relay(counters: &'static counters::RelayCounters) -> Self {
         Self::with_room(ROOM_OF_RELAY, counters)
     }
 
@@ -135,7 +135,7 @@ impl Queue {
     }
 
     /// Locks the queue for adding frames.
-    pub fn fill(&self) -> Filling<'_> {
+    pub(super) fn fill(&self) -> Filling<'_> {
         let mut waiting = self.waiting();
         let was_empty = waiting.is_empty();
         Filling { queue: self, waiting: Some(waiting), was_empty, added: [0; 2], dropped: 0 }
@@ -146,7 +146,7 @@ impl Queue {
     }
 
     /// Waits until the queue is read, or for a moment.
-    pub async fn wait_for_room(&self) {
+    pub(super) async fn wait_for_room(&self) {
         let taken = self.taken.notified();
         if !self.waiting().data.is_full() {
             return;
@@ -161,7 +161,7 @@ impl Queue {
     ///
     /// # Errors
     /// The client is too far behind.
-    pub async fn take(&self, out: &mut BytesMut) -> Result<(), OverflowError> {
+    pub(super) async fn take(&self, out: &mut BytesMut) -> Result<(), OverflowError> {
         loop {
             if self.take_some(out)? {
                 self.taken.notify_waiters();
@@ -194,7 +194,7 @@ impl Queue {
     }
 
     /// Frees the memory of an empty queue.
-    pub fn release(&self) {
+    pub(super) fn release(&self) {
         let mut waiting = self.waiting();
         if waiting.is_empty() {
             for line in waiting.frame_queues() {
@@ -207,22 +207,22 @@ impl Queue {
 impl Filling<'_> {
     /// Adds a datagram for the client. Returns whether its sender should call
     /// [`Queue::wait_for_room`].
-    pub fn packet(&mut self, from: &NodePublic, datagram: &[u8]) -> bool {
+    pub(super) fn packet(&mut self, from: &NodePublic, datagram: &[u8]) -> bool {
         self.put(datagram, |out| write_received(out, from, datagram))
     }
 
     /// Adds a datagram for a client of the relay at the other end.
-    pub fn forward(&mut self, from: &NodePublic, to: &NodePublic, datagram: &[u8]) -> bool {
+    pub(super) fn forward(&mut self, from: &NodePublic, to: &NodePublic, datagram: &[u8]) -> bool {
         self.put(datagram, |out| write_forward(out, from, to, datagram))
     }
 
     /// Adds a control frame.
-    pub fn control(&mut self, frame: &[u8]) {
+    pub(super) fn control(&mut self, frame: &[u8]) {
         self.dropped += self.waiting().control.put(|out| out.extend_from_slice(frame));
     }
 
     /// Adds a frame about clients that connected or disconnected.
-    pub fn presence(&mut self, frame: &[u8]) {
+    pub(super) fn presence(&mut self, frame: &[u8]) {
         let waiting = self.waiting();
         if waiting.presence.len() + frame.len() > MOST_PRESENCE {
             waiting.has_overflowed = true;
@@ -376,7 +376,7 @@ mod tests {
         queue.take(&mut out).await.unwrap();
         assert_eq!(out.len(), 10_000 * frame.len());
         out.clear();
-        (0..MOST_PRESENCE / 56 + 1).for_each(|_| queue.fill().presence(&frame));
+        (0..=(MOST_PRESENCE / 56)).for_each(|_| queue.fill().presence(&frame));
         assert!(queue.take(&mut out).await.is_err());
     }
 

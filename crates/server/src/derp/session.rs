@@ -21,7 +21,7 @@ use super::{
 };
 
 /// The buffer of a client that is silent for this time is freed.
-pub const QUIET: Duration = Duration::from_secs(1);
+pub(super) const QUIET: Duration = Duration::from_secs(1);
 /// Size of the buffer for the first bytes of such a client.
 const FIRST: usize = 64;
 /// Maximum number of receivers that are recorded for a client. They are notified when it
@@ -32,7 +32,7 @@ const NOT_HERE_PAUSE: Duration = Duration::from_millis(333);
 const KEY: usize = 32;
 
 /// Session of one client.
-pub struct Session<'a> {
+pub(super) struct Session<'a> {
     relay: &'a Relay,
     client: &'a Arc<Client>,
     /// Clients that it sent datagrams to.
@@ -71,7 +71,7 @@ enum Next {
 
 impl<'a> Session<'a> {
     /// Creates the session of a client that has logged in.
-    pub fn new(relay: &'a Relay, client: &'a Arc<Client>) -> Self {
+    pub(super) fn new(relay: &'a Relay, client: &'a Arc<Client>) -> Self {
         let (recipients, reported) = (HashSet::new(), HashSet::new());
         Self { relay, client, recipients, notified_at: None, last: None, reported }
     }
@@ -80,7 +80,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// The connection breaks, or the client sends a frame that it must not send.
-    pub async fn run(
+    pub(super) async fn run(
         &mut self,
         decoder: &mut Decoder,
         buffer: &mut BytesMut,

@@ -43,7 +43,7 @@ const MOST_PAIRS: usize = 1 << 17;
 
 /// A connection of a client, or of this relay to another relay.
 #[derive(Debug)]
-pub struct Client {
+pub(super) struct Client {
     /// The client's key.
     pub key: NodePublic,
     /// Frames for the client.
@@ -60,7 +60,7 @@ pub struct Client {
 
 /// How a client is reached.
 #[derive(Clone, Debug)]
-pub enum Route {
+pub(super) enum Route {
     /// Over its own connection.
     Local(Arc<Client>),
     /// Over the link to another relay.
@@ -69,7 +69,7 @@ pub enum Route {
 
 /// All connections. Of several connections with the same key, the one that sent last receives.
 #[derive(Debug, Default)]
-pub struct Table {
+pub(super) struct Table {
     all: RwLock<All>,
     version: AtomicU64,
 }
@@ -88,7 +88,7 @@ struct All {
 
 impl Client {
     /// Creates the connection of a client that has logged in.
-    pub fn new(
+    pub(super) fn new(
         key: NodePublic,
         at: SocketAddr,
         is_of_mesh: bool,
@@ -100,7 +100,7 @@ impl Client {
     }
 
     /// Returns when the connection must be closed.
-    pub async fn closed(&self) {
+    pub(super) async fn closed(&self) {
         self.closed.notified().await;
     }
 
@@ -111,7 +111,7 @@ impl Client {
 
 impl Route {
     /// The connection to send to.
-    pub fn client(&self) -> &Arc<Client> {
+    pub(super) fn client(&self) -> &Arc<Client> {
         match self {
             Self::Local(client) | Self::Remote(client) => client,
         }
@@ -120,7 +120,7 @@ impl Route {
 
 impl Table {
     /// Adds a client that has logged in.
-    pub fn insert(&self, client: &Arc<Client>) {
+    pub(super) fn insert(&self, client: &Arc<Client>) {
         let mut all = self.write();
         client.is_active.store(true, Relaxed);
         match all.local.insert(client.key, Arc::clone(client)) {
@@ -131,7 +131,7 @@ impl Table {
     }
 
     /// Notes that a connection sent a frame.
-    pub fn note_active(&self, client: &Arc<Client>) {
+    pub(super) fn note_active(&self, client: &Arc<Client>) {
         if !client.is_active.load(Relaxed) {
             self.insert(client);
         }
@@ -139,7 +139,7 @@ impl Table {
 
     /// Removes a connection. Returns whether its client is gone from all relays. It may have
     /// another connection.
-    pub fn remove(&self, client: &Arc<Client>) -> bool {
+    pub(super) fn remove(&self, client: &Arc<Client>) -> bool {
         let mut all = self.write();
         client.is_active.store(false, Relaxed);
         all.watchers.retain(|watcher| !Arc::ptr_eq(watcher, client));
@@ -154,19 +154,19 @@ impl Table {
     }
 
     /// The route to the client with this key.
-    pub fn route(&self, key: &NodePublic) -> Option<Route> {
+    pub(super) fn route(&self, key: &NodePublic) -> Option<Route> {
         let all = self.read();
         let remote = || Some(Route::Remote(Arc::clone(all.remote.get(key)?.first()?)));
         all.local.get(key).cloned().map(Route::Local).or_else(remote)
     }
 
     /// A number that changes whenever a route may have changed.
-    pub fn version(&self) -> u64 {
+    pub(super) fn version(&self) -> u64 {
         self.version.load(Acquire)
     }
 
     /// Notifies a relay of the mesh of all local clients, now and later.
-    pub fn watch(&self, watcher: &Arc<Client>) {
+    pub(super) fn watch(&self, watcher: &Arc<Client>) {
         let mut all = self.write();
         if all.watchers.iter().any(|other| Arc::ptr_eq(other, watcher)) {
             return;
@@ -180,7 +180,7 @@ impl Table {
     }
 
     /// Closes a client's connection.
-    pub fn close(&self, key: &NodePublic) {
+    pub(super) fn close(&self, key: &NodePublic) {
         if let Some(client) = self.read().local.get(key) {
             client.closed.notify_one();
         }
@@ -189,7 +189,7 @@ impl Table {
     /// Adds a client that is connected to the relay at the other end of a link. Returns false if
     /// there are too many.
     #[must_use]
-    pub fn add_remote(&self, link: &Arc<Client>, key: NodePublic) -> bool {
+    pub(super) fn add_remote(&self, link: &Arc<Client>, key: NodePublic) -> bool {
         let mut all = self.write();
         if all.remote.len() >= MOST_REMOTE && !all.remote.contains_key(&key) {
             return false;
@@ -202,12 +202,12 @@ impl Table {
     }
 
     /// Removes a client from a link.
-    pub fn remove_remote(&self, link: &Arc<Client>, key: &NodePublic) {
+    pub(super) fn remove_remote(&self, link: &Arc<Client>, key: &NodePublic) {
         self.write().remove_remote(link, key);
     }
 
     /// Removes a link with all its clients.
-    pub fn remove_link(&self, link: &Arc<Client>) {
+    pub(super) fn remove_link(&self, link: &Arc<Client>) {
         let mut all = self.write();
         let by_it = |links: &Vec<Arc<Client>>| links.iter().any(|other| Arc::ptr_eq(other, link));
         let lost: Vec<NodePublic> =
@@ -218,7 +218,7 @@ impl Table {
     /// Notifies the sender of a datagram that the peer is not connected. A relay of the mesh
     /// gets this in order with the presence frames: otherwise, it could take a client that
     /// reconnected for one that left.
-    pub fn send_not_here(&self, sender: &Client, peer: &NodePublic) {
+    pub(super) fn send_not_here(&self, sender: &Client, peer: &NodePublic) {
         let frame = gone(peer, GoneReason::NotHere);
         if !sender.is_of_mesh {
             sender.queue.fill().control(&frame);
@@ -232,7 +232,7 @@ impl Table {
 
     /// Notes that a remote client sent to a local one, which is notified when the remote client
     /// disconnects.
-    pub fn note_remote_sender(&self, from: NodePublic, to: NodePublic) {
+    pub(super) fn note_remote_sender(&self, from: NodePublic, to: NodePublic) {
         // This changes no route, so the version stays.
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         if all.remote.contains_key(&from) {
@@ -287,7 +287,7 @@ impl All {
 }
 
 /// The frame that a peer is not connected.
-pub fn gone(peer: &NodePublic, reason: GoneReason) -> BytesMut {
+pub(super) fn gone(peer: &NodePublic, reason: GoneReason) -> BytesMut {
     let mut out = BytesMut::new();
     write_frame(&mut out, kind::PEER_GONE, &[&peer.0[..], &[reason.byte()]].concat());
     out

@@ -11,7 +11,7 @@ const DEPTH: usize = 32;
 
 /// A line that cannot be parsed, and the reason.
 #[derive(Debug, PartialEq, Eq)]
-pub struct YamlError {
+pub(super) struct YamlError {
     /// Line number, from 1.
     line: usize,
     reason: &'static str,
@@ -26,13 +26,13 @@ impl fmt::Display for YamlError {
 impl std::error::Error for YamlError {}
 
 /// Converts a plain scalar to a value. `key` is empty at the top level.
-pub type Resolve = fn(key: &str, plain: &str) -> Value;
+pub(super) type Resolve = fn(key: &str, plain: &str) -> Value;
 
 /// Parses a document.
 ///
 /// # Errors
 /// The text is not YAML, or uses an unsupported feature.
-pub fn read(text: &str, resolve: Resolve) -> Result<Value, YamlError> {
+pub(super) fn read(text: &str, resolve: Resolve) -> Result<Value, YamlError> {
     let lines = lines(text)?;
     let mut reader = Reader { lines, at: 0, resolve };
     let Some(first) = reader.lines.first() else { return Ok(Value::Null) };

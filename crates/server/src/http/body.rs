@@ -33,7 +33,7 @@ pub enum Answer {
 }
 
 /// The parts of a piece. Several answers can share a part.
-pub type Parts = Vec<Bytes>;
+pub(crate) type Parts = Vec<Bytes>;
 
 /// The next piece of an answer.
 #[derive(Default)]
@@ -128,12 +128,12 @@ impl Body for Answer {
 }
 
 /// A plain text.
-pub fn text(status: StatusCode, words: &str) -> Response<Answer> {
+pub(crate) fn text(status: StatusCode, words: &str) -> Response<Answer> {
     typed(status, "text/plain; charset=utf-8", words.to_owned())
 }
 
 /// JSON.
-pub fn json(status: StatusCode, json: String) -> Response<Answer> {
+pub(crate) fn json(status: StatusCode, json: String) -> Response<Answer> {
     typed(status, "application/json", json)
 }
 
@@ -149,7 +149,7 @@ fn typed(status: StatusCode, kind: &'static str, words: String) -> Response<Answ
 ///
 /// # Errors
 /// The answer to a body that is longer, too slow, or incomplete.
-pub async fn read(
+pub(crate) async fn read(
     body: impl Body<Data = Bytes> + Unpin,
     most: usize,
 ) -> Result<Bytes, Response<Answer>> {
@@ -161,7 +161,7 @@ pub async fn read(
 ///
 /// # Errors
 /// As [`read`], or `takes` does not accept a frame.
-pub async fn read_while(
+pub(crate) async fn read_while(
     mut body: impl Body<Data = Bytes> + Unpin,
     most: usize,
     mut takes: impl FnMut(usize) -> bool,

@@ -41,7 +41,7 @@ const REST: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The address cannot be used.
-pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+pub(crate) async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         // As in tokio: after a restart, connections of the previous process still use the
@@ -54,7 +54,7 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 /// Accepts connections and serves them on the control plane's runtime.
-pub async fn serve(
+pub(crate) async fn serve(
     tenants: Arc<Tenants>,
     listener: TcpListener,
     tls: Option<TlsAcceptor>,

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_millis(100);
 
 /// Serves all connections while the server runs.
-pub async fn serve(tenants: Arc<Tenants>, listener: TcpListener) {
+pub(crate) async fn serve(tenants: Arc<Tenants>, listener: TcpListener) {
     let room = Arc::new(Semaphore::new(MOST));
     loop {
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };

@@ -33,7 +33,7 @@ const CHALLENGED: HeaderName = HeaderName::from_static("x-tailscale-response");
 const LONGEST: usize = 4 << 10;
 
 /// Routes a request to its network, and answers it. ACME challenges are answered for any host name.
-pub fn answer(
+pub(crate) fn answer(
     tenants: &Tenants,
     sni: Option<&str>,
     request: Request<Incoming>,

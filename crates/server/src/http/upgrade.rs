@@ -12,7 +12,7 @@ use super::body::Answer;
 use crate::net::connections::Connection;
 
 /// The answer that switches protocols.
-pub fn switching(protocol: HeaderValue) -> Response<Answer> {
+pub(crate) fn switching(protocol: HeaderValue) -> Response<Answer> {
     let mut response = Response::new(Answer::Text(None));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     response.headers_mut().insert(UPGRADE, protocol);
@@ -21,7 +21,7 @@ pub fn switching(protocol: HeaderValue) -> Response<Answer> {
 }
 
 /// The connection that a request arrived on.
-pub fn connection_of(request: &Request<Incoming>) -> Arc<Connection> {
+pub(crate) fn connection_of(request: &Request<Incoming>) -> Arc<Connection> {
     let connection = request.extensions().get::<Arc<Connection>>();
     Arc::clone(connection.expect("listen.rs puts it into every request"))
 }

@@ -33,7 +33,10 @@ const WRITTEN: usize = 64 << 10;
 const BUFFER: usize = 4 << 10;
 
 /// The answer to a request for a WebSocket with this protocol. `None` if it is not such a request.
-pub fn accept(request: &Request<Incoming>, protocol: &'static str) -> Option<Response<Answer>> {
+pub(crate) fn accept(
+    request: &Request<Incoming>,
+    protocol: &'static str,
+) -> Option<Response<Answer>> {
     let header = |name: HeaderName| request.headers().get(name)?.to_str().ok();
     let is_upgrade = header(UPGRADE)?.eq_ignore_ascii_case("websocket");
     let offers = header(SEC_WEBSOCKET_PROTOCOL)?.split(',').any(|one| one.trim() == protocol);
@@ -47,7 +50,7 @@ pub fn accept(request: &Request<Incoming>, protocol: &'static str) -> Option<Res
 }
 
 /// Server side of a WebSocket.
-pub struct WebSocket<S> {
+pub(crate) struct WebSocket<S> {
     inner: WebSocketStream<S>,
     rest: Bytes,
 }
@@ -55,7 +58,7 @@ pub struct WebSocket<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     /// Wraps an upgraded connection. A message longer than `longest` bytes ends it, because a
     /// whole message is read before any of it is used.
-    pub async fn new(stream: S, longest: usize) -> Self {
+    pub(crate) async fn new(stream: S, longest: usize) -> Self {
         let limits = WebSocketConfig::default()
             .read_buffer_size(BUFFER)
             .write_buffer_size(BUFFER)

@@ -112,7 +112,7 @@ impl FromStr for ServerUrl {
 
 /// Canonical form of the host in a URL, in `Host` or in TLS, without its port. `None` if it is empty
 /// or the port is invalid.
-pub fn host(text: &str) -> Option<String> {
+pub(crate) fn host(text: &str) -> Option<String> {
     let (bare, _) = split(text)?;
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Some(address.to_canonical().to_string());

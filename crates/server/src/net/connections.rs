@@ -46,7 +46,7 @@ const MOST_EACH: usize = 16;
 const HANDSHAKES_EACH: usize = 2;
 const HANDSHAKES: usize = 2;
 /// Maximum size of a request that enables tailnet lock, in bytes: signatures of about 8,000 nodes.
-pub const LONGEST_TKA_BODY: usize = 2 << 20;
+pub(crate) const LONGEST_TKA_BODY: usize = 2 << 20;
 /// Maximum size of a request body of a machine in the network, in bytes: its description with all
 /// services. And of all concurrent bodies of a connection, one of which may enable tailnet lock.
 const BODY: usize = 256 << 10;
@@ -302,7 +302,7 @@ impl Connection {
             }
             sleep_until(idle_since + IDLE).await;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn requests(&self) -> MutexGuard<'_, Requests> {
@@ -448,13 +448,13 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// The source of an address: the address itself, or its IPv6 /64, because a client can use all
 /// addresses of it.
-pub fn source(from: IpAddr) -> IpAddr {
+pub(crate) fn source(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();
             Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
         }
-        v4 => v4,
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -14,14 +14,14 @@ use std::{
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 /// Semaphore for sources with keys of this type.
-pub struct FairSemaphore<K> {
+pub(crate) struct FairSemaphore<K> {
     each: usize,
     all: Semaphore,
     sources: Mutex<HashMap<K, Arc<Semaphore>>>,
 }
 
 /// A permit, which is released when dropped.
-pub struct FairPermit<'a, K: Eq + Hash> {
+pub(crate) struct FairPermit<'a, K: Eq + Hash> {
     // Dropped before `_entry`, which counts the other users of the source's semaphore.
     _own: OwnedSemaphorePermit,
     _all: SemaphorePermit<'a>,
@@ -36,7 +36,7 @@ struct SourceEntry<'a, K: Eq + Hash> {
 
 impl<K: Clone + Eq + Hash> FairSemaphore<K> {
     /// Creates a semaphore with `all` permits in total, and `each` for one source.
-    pub fn new(all: usize, each: usize) -> Self {
+    pub(crate) fn new(all: usize, each: usize) -> Self {
         Self { each, all: Semaphore::new(all), sources: Mutex::default() }
     }
 
@@ -44,7 +44,7 @@ impl<K: Clone + Eq + Hash> FairSemaphore<K> {
     ///
     /// # Errors
     /// Never, because the semaphores are not closed.
-    pub async fn acquire(&self, source: K) -> Result<FairPermit<'_, K>, AcquireError> {
+    pub(crate) async fn acquire(&self, source: K) -> Result<FairPermit<'_, K>, AcquireError> {
         let entry = SourceEntry { semaphore: self, source: source.clone() };
         let own = self.lock().entry(source).or_insert_with(|| self.new_source()).clone();
         let own = own.acquire_owned().await?;

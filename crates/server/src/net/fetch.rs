@@ -29,7 +29,7 @@ const LONGEST: usize = 512 << 10;
 const LONGEST_HEAD: usize = 32 << 10;
 
 /// HTTP client.
-pub struct Fetch {
+pub(crate) struct Fetch {
     tls: TlsConnector,
     /// Whether requests without TLS are allowed. They are, to this machine only.
     plain: bool,
@@ -37,7 +37,7 @@ pub struct Fetch {
 
 /// Why a request failed.
 #[derive(Debug)]
-pub enum FetchError {
+pub(crate) enum FetchError {
     /// The URL is not usable.
     Address(String),
     /// The connection failed.
@@ -78,7 +78,7 @@ impl From<hyper::Error> for FetchError {
 
 impl Fetch {
     /// Creates a client that trusts the authorities of this machine.
-    pub fn new(plain: bool) -> Self {
+    pub(crate) fn new(plain: bool) -> Self {
         Self { tls: connector(), plain }
     }
 
@@ -86,7 +86,10 @@ impl Fetch {
     ///
     /// # Errors
     /// There is no valid answer in time.
-    pub async fn within_time(&self, request: HttpRequest) -> Result<HttpResponse, FetchError> {
+    pub(crate) async fn within_time(
+        &self,
+        request: HttpRequest,
+    ) -> Result<HttpResponse, FetchError> {
         timeout(PATIENCE, self.send(request)).await.map_err(|_| FetchError::Late)?
     }
 
@@ -110,7 +113,7 @@ impl Fetch {
 }
 
 /// TLS connector that trusts the authorities of this machine.
-pub fn connector() -> TlsConnector {
+pub(crate) fn connector() -> TlsConnector {
     TlsConnector::from(roots::client())
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use sys::netlink::{Netlink, NetlinkError};
 
 /// The source address of the default route, or else any address that others may reach.
-pub fn find() -> IpAddr {
+pub(crate) fn find() -> IpAddr {
     let known = towards_others().or_else(|| {
         let all = of_links().unwrap_or_default();
         let is_good = |address: &&IpAddr| match address {

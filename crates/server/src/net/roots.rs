@@ -17,6 +17,6 @@ static CLIENT: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
 });
 
 /// TLS configuration for connections to other servers.
-pub fn client() -> Arc<ClientConfig> {
+pub(crate) fn client() -> Arc<ClientConfig> {
     Arc::clone(&CLIENT)
 }

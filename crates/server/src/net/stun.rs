@@ -11,7 +11,7 @@ use crate::network::counters::STUN;
 const LONGEST: usize = 512;
 
 /// Answers requests while the server runs.
-pub async fn answer(socket: UdpSocket) {
+pub(crate) async fn answer(socket: UdpSocket) {
     let mut datagram = [0; LONGEST];
     loop {
         match socket.recv_from(&mut datagram).await {
@@ -32,6 +32,6 @@ pub async fn answer(socket: UdpSocket) {
 ///
 /// # Errors
 /// The address cannot be used.
-pub async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+pub(crate) async fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::bind(address).await
 }

@@ -7,13 +7,13 @@ use coordinator::{State, Time};
 use tokio::{sync::oneshot, time::Instant};
 
 /// Finishes a command after its commit.
-pub type Done = Box<dyn FnOnce() + Send>;
+pub(super) type Done = Box<dyn FnOnce() + Send>;
 
 type Run = Box<dyn FnMut(&mut State, Time) -> Done + Send>;
 
 /// A command, which runs on the state and returns an action for after the commit. It runs again if a
 /// conflict occurred. Only the last run counts.
-pub struct Command {
+pub(super) struct Command {
     run: Run,
     refuse: Box<dyn FnOnce(&str) + Send>,
     /// When it was queued.
@@ -22,7 +22,7 @@ pub struct Command {
 
 impl Command {
     /// Creates a command. The receiver gets its result.
-    pub fn new<T: Send + 'static>(
+    pub(super) fn new<T: Send + 'static>(
         mut command: impl FnMut(&mut State, Time) -> T + Send + 'static,
     ) -> (Self, oneshot::Receiver<anyhow::Result<T>>) {
         let (reply, outcome) = oneshot::channel();
@@ -43,12 +43,12 @@ impl Command {
     }
 
     /// Runs the command.
-    pub fn run(&mut self, state: &mut State, now: Time) -> Done {
+    pub(super) fn run(&mut self, state: &mut State, now: Time) -> Done {
         (self.run)(state, now)
     }
 
     /// Answers that the command did not run.
-    pub fn refuse(self, why: &str) {
+    pub(super) fn refuse(self, why: &str) {
         (self.refuse)(why);
     }
 }

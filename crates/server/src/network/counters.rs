@@ -7,11 +7,11 @@ use std::{
 };
 
 /// Answers to STUN requests, which belong to no network.
-pub static STUN: Counter = Counter::new();
+pub(crate) static STUN: Counter = Counter::new();
 
 /// Bucket bounds for the durations of commits, in microseconds: from a disk with a write cache to
 /// one that is stuck.
-pub const BOUNDS: [u64; 10] =
+pub(crate) const BOUNDS: [u64; 10] =
     [1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
 
 /// A value that only grows.
@@ -26,14 +26,14 @@ pub struct Gauge(AtomicI64);
 pub struct GaugeGuard(&'static Gauge);
 
 /// Durations, counted by bucket.
-pub struct Histogram {
+pub(crate) struct Histogram {
     buckets: [AtomicU64; BOUNDS.len()],
     count: AtomicU64,
     micros: AtomicU64,
 }
 
 /// Counters of a network.
-pub struct Counters {
+pub(crate) struct Counters {
     /// Commands that ran on the network's state.
     pub commands: Counter,
     /// Durations of committed transactions.
@@ -68,7 +68,7 @@ pub struct RelayCounters {
 }
 
 /// Refused logins by place.
-pub struct RefusedLogins {
+pub(crate) struct RefusedLogins {
     /// Machines that are not nodes.
     pub machine: Counter,
     /// Relay clients that are not known to the network.
@@ -82,7 +82,7 @@ pub struct RefusedLogins {
 impl Counters {
     /// Creates the counters of a network. They live as long as the process, because connections
     /// update them until they end.
-    pub fn begin() -> &'static Self {
+    pub(crate) fn begin() -> &'static Self {
         Box::leak(Box::new(Self::new()))
     }
 
@@ -165,7 +165,7 @@ impl Histogram {
     }
 
     /// Counts a duration.
-    pub fn observe(&self, took: Duration) {
+    pub(crate) fn observe(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         if let Some(bucket) = BOUNDS.iter().position(|bound| micros <= *bound) {
             self.buckets[bucket].fetch_add(1, Relaxed);
@@ -175,7 +175,7 @@ impl Histogram {
     }
 
     /// For each bound, the number of durations up to it, in microseconds.
-    pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let counts = self.buckets.iter().scan(0, |sum, bucket| {
             *sum += bucket.load(Relaxed);
             Some(*sum)
@@ -184,14 +184,14 @@ impl Histogram {
     }
 
     /// The number of durations, and their sum in microseconds.
-    pub fn total(&self) -> (u64, u64) {
+    pub(crate) fn total(&self) -> (u64, u64) {
         (self.count.load(Relaxed), self.micros.load(Relaxed))
     }
 }
 
 /// Counters for the tests of the relay.
 #[cfg(test)]
-pub fn for_tests() -> &'static RelayCounters {
+pub(crate) fn for_tests() -> &'static RelayCounters {
     static COUNTERS: Counters = Counters::new();
     &COUNTERS.relay
 }

@@ -17,7 +17,7 @@ const REST: Duration = Duration::from_millis(50);
 const LONGEST_REST: Duration = Duration::from_millis(250);
 
 /// Notifies followers at once, and again after a pause.
-pub async fn notify_followers(network: Weak<NetworkState>) {
+pub(super) async fn notify_followers(network: Weak<NetworkState>) {
     while let Some(network) = network.upgrade() {
         network.published.notified().await;
         let end = network.read(State::end);

@@ -78,7 +78,7 @@ impl Health {
 }
 
 /// The answer to `/health` for a failure.
-pub fn failing(output: &str) -> Response<Answer> {
+pub(crate) fn failing(output: &str) -> Response<Answer> {
     let text = serde_json::json!({ "status": "fail", "output": output });
     json(StatusCode::SERVICE_UNAVAILABLE, text.to_string())
 }

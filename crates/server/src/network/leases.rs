@@ -53,7 +53,7 @@ struct Leases {
 }
 
 /// Renews the own row and reads the others while the network exists.
-pub async fn renew_leases(replicas: Replicas, network: Weak<NetworkState>) {
+pub(super) async fn renew_leases(replicas: Replicas, network: Weak<NetworkState>) {
     let replicas = Arc::new(replicas);
     let mut leases = Leases {
         replicas: Arc::clone(&replicas),

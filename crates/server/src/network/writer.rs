@@ -50,7 +50,7 @@ const UNKNOWN: &str =
     "the database does not answer, and it is unknown whether it applied the change";
 
 /// The task that changes the state.
-pub struct Writer<S> {
+pub(super) struct Writer<S> {
     store: S,
     version: i64,
     /// The database's ID of this version.
@@ -86,7 +86,11 @@ struct Uncertain {
 
 impl<S: Database> Writer<S> {
     /// Creates the writer of a network whose state has this version of this database.
-    pub fn new(store: S, (version, origin): (i64, i64), network: &Arc<NetworkState>) -> Self {
+    pub(super) fn new(
+        store: S,
+        (version, origin): (i64, i64),
+        network: &Arc<NetworkState>,
+    ) -> Self {
         let behind = Arc::clone(&network.behind);
         let counters = network.counters;
         let network = Arc::downgrade(network);
@@ -96,7 +100,7 @@ impl<S: Database> Writer<S> {
     }
 
     /// Runs commands until the queue is closed.
-    pub async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
+    pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
         let mut batch = Vec::new();
         'all: while let Some(network) = self.network.upgrade() {
             let due = network.read(State::next_timeout);

@@ -10,7 +10,7 @@ const LONGEST_SUBJECT: usize = 1 << 10;
 
 /// Claims of a provider about a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UserClaims {
+pub(super) struct UserClaims {
     pub issuer: String,
     pub subject: String,
     pub username: String,
@@ -25,7 +25,7 @@ pub struct UserClaims {
 
 impl UserClaims {
     /// Combines the claims of the ID token and of the user info endpoint, which are newer.
-    pub fn of(
+    pub(super) fn of(
         claims: &Members,
         info: &Members,
         (subject, expires): (String, Time),
@@ -68,7 +68,7 @@ impl UserClaims {
     ///
     /// # Errors
     /// The user is not allowed.
-    pub fn profile(self, table: &OidcTable) -> Result<Profile, LoginError> {
+    pub(super) fn profile(self, table: &OidcTable) -> Result<Profile, LoginError> {
         let trusted_proxies = self.email_verified || !table.email_verified_required;
         let by_email = !table.allowed_domains.is_empty() || !table.allowed_users.is_empty();
         if by_email && !trusted_proxies {

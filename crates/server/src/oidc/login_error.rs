@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Why a login failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoginError {
+pub(super) enum LoginError {
     /// The provider does not answer.
     Unreachable,
     /// Its answer is unusable. The log has the reason.
@@ -27,7 +27,10 @@ pub enum LoginError {
 
 impl LoginError {
     /// Logs a fault of the provider.
-    pub fn broken(what: &'static str, why: impl std::error::Error + Send + Sync + 'static) -> Self {
+    pub(super) fn broken(
+        what: &'static str,
+        why: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
         tracing::warn!("OIDC: {what}: {:#}", anyhow::Error::new(why));
         Self::Broken(what)
     }

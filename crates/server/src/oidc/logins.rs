@@ -6,13 +6,13 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
 /// Maximum time between two requests of a login's browser. The user may need a second device.
-pub const LIFE: Duration = Duration::from_secs(15 * 60);
+pub(super) const LIFE: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of logins, and of logins for one machine. The oldest is dropped.
 const MOST: usize = 4096;
 const MOST_EACH: usize = 8;
 
 /// Logins in progress, by their token.
-pub struct Logins<T> {
+pub(super) struct Logins<T> {
     by_key: HashMap<String, Login<T>>,
 }
 
@@ -30,7 +30,7 @@ impl<T> Default for Logins<T> {
 
 impl<T> Logins<T> {
     /// Adds a login for the registration with this ID.
-    pub fn begin(&mut self, key: String, number: String, value: T, now: Instant) {
+    pub(super) fn begin(&mut self, key: String, number: String, value: T, now: Instant) {
         self.by_key.retain(|_, login| now < login.since + LIFE);
         let of_number = self.by_key.values().filter(|login| login.number == number).count();
         let is_full = self.by_key.len() >= MOST;
@@ -46,7 +46,7 @@ impl<T> Logins<T> {
     }
 
     /// Takes a login, which is possible once.
-    pub fn take(&mut self, key: &str, now: Instant) -> Option<(String, T)> {
+    pub(super) fn take(&mut self, key: &str, now: Instant) -> Option<(String, T)> {
         let login = self.by_key.remove(key)?;
         (now < login.since + LIFE).then_some((login.number, login.value))
     }

@@ -5,24 +5,24 @@ use serde_json::{Map, Value};
 
 /// A JSON object.
 #[derive(Clone, Debug, Default)]
-pub struct Members(Map<String, Value>);
+pub(super) struct Members(Map<String, Value>);
 
 impl Members {
     /// Parses an object.
     ///
     /// # Errors
     /// The text is not a JSON object.
-    pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
+    pub(super) fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text).map(Self)
     }
 
     /// A member of any type except null.
-    pub fn value(&self, name: &str) -> Option<&Value> {
+    pub(super) fn value(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
     /// A non-empty string, a number as a string, or a list of one of these.
-    pub fn text(&self, name: &str) -> Option<String> {
+    pub(super) fn text(&self, name: &str) -> Option<String> {
         let value = self.value(name)?;
         let one = match value {
             Value::Array(values) if values.len() == 1 => &values[0],
@@ -37,7 +37,7 @@ impl Members {
 
     /// A string without a language tag, or else in any language (OpenID Connect Core 1.0,
     /// section 5.2).
-    pub fn text_in_any_language(&self, name: &str) -> Option<String> {
+    pub(super) fn text_in_any_language(&self, name: &str) -> Option<String> {
         let is_translated =
             |key: &&String| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('#'));
         let translated = || self.0.keys().filter(is_translated).find_map(|key| self.text(key));
@@ -45,7 +45,7 @@ impl Members {
     }
 
     /// A boolean, or one as a string or number. A value that is neither true nor false is false.
-    pub fn flag(&self, name: &str) -> Option<bool> {
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
         let value = self.value(name)?;
         let text = match value {
             Value::Bool(flag) => return Some(*flag),
@@ -60,7 +60,7 @@ impl Members {
     }
 
     /// A number, or one as a string.
-    pub fn number(&self, name: &str) -> Option<f64> {
+    pub(super) fn number(&self, name: &str) -> Option<f64> {
         let value = self.value(name)?;
         let number = match value {
             Value::Number(number) => number.as_f64(),
@@ -71,7 +71,7 @@ impl Members {
     }
 
     /// A list of strings, or one string.
-    pub fn texts(&self, name: &str) -> Option<Vec<String>> {
+    pub(super) fn texts(&self, name: &str) -> Option<Vec<String>> {
         match self.value(name)? {
             Value::String(text) => Some(vec![text.clone()]),
             Value::Array(values) => {

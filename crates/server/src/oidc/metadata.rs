@@ -14,7 +14,7 @@ const PLACE: &str = ".well-known/openid-configuration";
 
 /// Metadata of a provider.
 #[derive(Debug)]
-pub struct Metadata {
+pub(super) struct Metadata {
     /// Endpoint for logins.
     pub authorization: AuthUrl,
     /// Endpoint for tokens.
@@ -31,7 +31,7 @@ pub struct Metadata {
 
 /// Why metadata cannot be used.
 #[derive(Debug, PartialEq, Eq)]
-pub enum MetadataError {
+pub(super) enum MetadataError {
     /// It belongs to another provider.
     Issuer(String),
     /// A required member is missing or not a URL.
@@ -51,7 +51,7 @@ impl std::error::Error for MetadataError {}
 
 impl Metadata {
     /// URL of an issuer's metadata.
-    pub fn url(issuer: &str) -> String {
+    pub(super) fn url(issuer: &str) -> String {
         format!("{}/{PLACE}", issuer.strip_suffix('/').unwrap_or(issuer))
     }
 
@@ -59,7 +59,7 @@ impl Metadata {
     ///
     /// # Errors
     /// It belongs to another provider, or lacks a required member.
-    pub fn of(members: &Members, issuer: &str) -> Result<Self, MetadataError> {
+    pub(super) fn of(members: &Members, issuer: &str) -> Result<Self, MetadataError> {
         let own = members.text("issuer").unwrap_or_default();
         if !is_same_issuer(&own, issuer) {
             return Err(MetadataError::Issuer(own));

@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_WORDS: usize = 256;
 
 /// Metadata and keys of a provider.
-pub struct Client {
+pub(super) struct Client {
     metadata: Metadata,
     keys: CoreJsonWebKeySet,
     /// Builds the URL of a login.
@@ -85,7 +85,7 @@ impl From<TokenError> for AnswerError {
 }
 
 /// A provider.
-pub struct Provider {
+pub(super) struct Provider {
     table: OidcTable,
     secret: Option<ClientSecret>,
     redirect: RedirectUrl,
@@ -113,7 +113,7 @@ impl Provider {
     ///
     /// # Errors
     /// The secret's file cannot be read.
-    pub fn new(table: OidcTable, redirect: RedirectUrl) -> anyhow::Result<Self> {
+    pub(super) fn new(table: OidcTable, redirect: RedirectUrl) -> anyhow::Result<Self> {
         let fetch = Fetch::new(table.issuer.url().scheme() == "http");
         let (secret, cached) = (table.secret.read()?, Mutex::default());
         Ok(Self { table, secret, redirect, fetch, cached })
@@ -123,7 +123,7 @@ impl Provider {
     ///
     /// # Errors
     /// The provider does not answer, and never did.
-    pub async fn client(&self) -> Result<Arc<Client>, LoginError> {
+    pub(super) async fn client(&self) -> Result<Arc<Client>, LoginError> {
         self.client_no_older_than(FRESH).await
     }
 
@@ -190,7 +190,7 @@ impl Provider {
     ///
     /// # Errors
     /// The provider does not answer, or its answer cannot be trusted.
-    pub async fn identify(
+    pub(super) async fn identify(
         &self,
         code: String,
         verifier: Option<PkceCodeVerifier>,

@@ -18,11 +18,11 @@ use super::{Purpose, logins::LIFE};
 const LONGEST: usize = 1 << 10;
 
 /// Seals and opens logins, with a key of this process.
-pub struct Sealer(LessSafeKey);
+pub(super) struct Sealer(LessSafeKey);
 
 /// A login until the provider answers.
 #[derive(Serialize, Deserialize)]
-pub struct Begun {
+pub(super) struct Begun {
     /// Its purpose.
     pub purpose: Purpose,
     /// ID of the registration or SSH login.
@@ -44,7 +44,7 @@ impl Sealer {
     ///
     /// # Errors
     /// The system provides no randomness.
-    pub fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         let mut key = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *key).context("randomness")?;
         let key = UnboundKey::new(&CHACHA20_POLY1305, &*key);
@@ -55,7 +55,7 @@ impl Sealer {
     ///
     /// # Errors
     /// The system provides no randomness.
-    pub fn seal(&self, state: &str, begun: Begun, now: Time) -> anyhow::Result<String> {
+    pub(super) fn seal(&self, state: &str, begun: Begun, now: Time) -> anyhow::Result<String> {
         let mut sealed = serde_json::to_vec(&Dated { begun, until: now.after(LIFE) })?;
         let mut nonce = [0; NONCE_LEN];
         getrandom::fill(&mut nonce).context("randomness")?;
@@ -67,7 +67,7 @@ impl Sealer {
     }
 
     /// Opens a login with this state, unless it has expired.
-    pub fn open(&self, state: &str, sealed: &str, now: Time) -> Option<Begun> {
+    pub(super) fn open(&self, state: &str, sealed: &str, now: Time) -> Option<Begun> {
         let sealed = Some(sealed).filter(|sealed| sealed.len() <= LONGEST)?;
         let mut sealed = Base64UrlUnpadded::decode_vec(sealed).ok()?;
         let (nonce, sealed) = sealed.split_first_chunk_mut::<NONCE_LEN>()?;

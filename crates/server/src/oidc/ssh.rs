@@ -7,7 +7,7 @@ use super::{login_error::LoginError, pages::Page};
 use crate::{admin::api::describe_login, clock::now, network::NetworkState};
 
 /// The confirmation page of an SSH login.
-pub fn confirmation_page(
+pub(super) fn confirmation_page(
     network: &NetworkState,
     number: &str,
     profile: &Profile,
@@ -35,7 +35,7 @@ pub fn confirmation_page(
 }
 
 /// Handles the user's confirmation.
-pub async fn confirm(
+pub(super) async fn confirm(
     network: &NetworkState,
     number: String,
     profile: Profile,

@@ -22,7 +22,7 @@ const TYPES: [&str; 2] = ["jwt", "jose"];
 
 /// Why a token is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub enum TokenError {
+pub(super) enum TokenError {
     /// It does not have the form of a signed token.
     Form,
     /// A parameter of its header is not supported.
@@ -74,7 +74,7 @@ impl std::error::Error for TokenError {}
 ///
 /// # Errors
 /// None of the keys signed it with one of these algorithms.
-pub fn signed(
+pub(super) fn signed(
     token: &str,
     keys: &CoreJsonWebKeySet,
     algorithms: &[CoreJwsSigningAlgorithm],
@@ -107,7 +107,7 @@ pub fn signed(
 
 /// Whether an algorithm signs with a key that only the provider has. A client secret may have been
 /// chosen by others, so it cannot prove the identity of users.
-pub fn is_asymmetric(algorithm: &CoreJwsSigningAlgorithm) -> bool {
+pub(super) fn is_asymmetric(algorithm: &CoreJwsSigningAlgorithm) -> bool {
     algorithm.key_type().is_some() && !algorithm.uses_shared_secret()
 }
 
@@ -129,7 +129,7 @@ fn algorithm_of(header: &Members) -> Result<CoreJwsSigningAlgorithm, TokenError>
 }
 
 /// The issuer and audience that a token must have.
-pub struct Expected<'a> {
+pub(super) struct Expected<'a> {
     /// Issuer of the configured provider.
     pub issuer: &'a str,
     /// Client ID of this server.
@@ -141,7 +141,7 @@ impl Expected<'_> {
     ///
     /// # Errors
     /// Another provider or another client.
-    pub fn check(&self, claims: &Members) -> Result<(), TokenError> {
+    pub(super) fn check(&self, claims: &Members) -> Result<(), TokenError> {
         let issuer = claims.value("iss").and_then(Value::as_str).unwrap_or_default();
         if !is_same_issuer(issuer, self.issuer) {
             return Err(TokenError::Issuer(issuer.to_owned()));
@@ -167,7 +167,7 @@ impl Expected<'_> {
     ///
     /// # Errors
     /// It does not belong to this login.
-    pub fn check_login(
+    pub(super) fn check_login(
         &self,
         claims: &Members,
         nonce: &Nonce,
@@ -191,7 +191,7 @@ impl Expected<'_> {
 
 /// The subject, a string or an integer. Larger numbers lose digits, so that two users could get the
 /// same subject.
-pub fn subject_of(claims: &Members) -> Option<String> {
+pub(super) fn subject_of(claims: &Members) -> Option<String> {
     let is_whole = |value: &&Value| value.is_string() || value.is_u64() || value.is_i64();
     claims.value("sub").filter(is_whole).and_then(|_| claims.text("sub"))
 }

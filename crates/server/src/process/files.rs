@@ -11,13 +11,13 @@ use tailnet::{
 use zeroize::Zeroizing;
 
 /// The store.
-pub const STORE: &str = "store.sqlite";
+pub(crate) const STORE: &str = "store.sqlite";
 /// The Noise key, by which clients identify the server.
-pub const NOISE: &str = "noise.key";
+pub(crate) const NOISE: &str = "noise.key";
 /// Folder of the further networks.
-pub const NETWORKS: &str = "networks";
+pub(crate) const NETWORKS: &str = "networks";
 /// The relay's key.
-pub const RELAY: &str = "derp.key";
+pub(crate) const RELAY: &str = "derp.key";
 
 /// Prefixes of files with secrets: the store, the keys, and an ACME account with its certificate.
 const SECRETS: [&str; 4] = [STORE, NOISE, "derp", "cached_"];
@@ -27,7 +27,7 @@ const SECRETS: [&str; 4] = [STORE, NOISE, "derp", "cached_"];
 ///
 /// # Errors
 /// It cannot be created.
-pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
+pub(crate) fn make_folder(folder: &Path) -> anyhow::Result<()> {
     let name = || folder.display().to_string();
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.with_context(name)?;
@@ -64,7 +64,7 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The file cannot be read or written, or contains no key.
-pub fn machine_key(file: &Path) -> anyhow::Result<MachineKey> {
+pub(crate) fn machine_key(file: &Path) -> anyhow::Result<MachineKey> {
     if let Some(key) = read_key(file)? {
         return Ok(key);
     }
@@ -79,7 +79,7 @@ pub fn machine_key(file: &Path) -> anyhow::Result<MachineKey> {
 ///
 /// # Errors
 /// The file cannot be read, or contains no key.
-pub fn read_key(file: &Path) -> anyhow::Result<Option<MachineKey>> {
+pub(crate) fn read_key(file: &Path) -> anyhow::Result<Option<MachineKey>> {
     let name = || file.display().to_string();
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(Zeroizing::new(text).trim().parse().with_context(name)?)),
@@ -92,7 +92,7 @@ pub fn read_key(file: &Path) -> anyhow::Result<Option<MachineKey>> {
 ///
 /// # Errors
 /// As [`machine_key`].
-pub fn relay_key(file: &Path) -> anyhow::Result<RelayKey> {
+pub(crate) fn relay_key(file: &Path) -> anyhow::Result<RelayKey> {
     let key = machine_key(file)?;
     Ok(RelayKey::new(Box::new(Zeroizing::new(*key.bytes()))))
 }
@@ -101,7 +101,7 @@ pub fn relay_key(file: &Path) -> anyhow::Result<RelayKey> {
 ///
 /// # Errors
 /// The file cannot be read, or contains no key.
-pub fn mesh_key(file: &Path) -> anyhow::Result<MeshKey> {
+pub(crate) fn mesh_key(file: &Path) -> anyhow::Result<MeshKey> {
     let name = || format!("derp.mesh_key_path: {}", file.display());
     let text = Zeroizing::new(fs::read_to_string(file).with_context(name)?);
     text.parse().with_context(name)

@@ -77,7 +77,7 @@ impl TryFrom<String> for LogLevel {
 }
 
 /// Starts logging.
-pub fn start(format: LogFormat, level: LogLevel) {
+pub(crate) fn start(format: LogFormat, level: LogLevel) {
     let layer = match format {
         LogFormat::Text => fmt::layer()
             .with_writer(std::io::stderr)

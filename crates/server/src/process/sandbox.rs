@@ -134,7 +134,7 @@ fn log_confinement(what: &'static str, confined: Enforcement) {
     match confined {
         Enforcement::Full => tracing::info!("sandbox: {what}"),
         Enforcement::Partial => {
-            tracing::info!("sandbox: {what}, as far as this kernel supports it")
+            tracing::info!("sandbox: {what}, as far as this kernel supports it");
         }
         Enforcement::None => tracing::warn!("sandbox: this kernel cannot confine {what}"),
     }

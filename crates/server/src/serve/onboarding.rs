@@ -19,7 +19,7 @@ const FIRST_KEY: Duration = Duration::from_secs(60 * 60);
 
 /// Prints how the first administrator gets access while the network has no users. For an
 /// unconfigured network, also prints how machines join.
-pub async fn print(
+pub(super) async fn print(
     tenant: &Tenant,
     name: Option<&NetworkName>,
     is_unconfigured: bool,
@@ -45,7 +45,7 @@ pub async fn print(
 }
 
 /// Warns that Tailscale's clients do not reconnect after an interruption, and why.
-pub fn warn_of_clients_without_tls(url: Option<&ServerUrl>, why: &str) {
+pub(super) fn warn_of_clients_without_tls(url: Option<&ServerUrl>, why: &str) {
     let host = url.map_or("the host", ServerUrl::host);
     tracing::warn!(
         "after an interruption, Tailscale's clients connect only to port {TLS_PORT} of {host}, with TLS, and \

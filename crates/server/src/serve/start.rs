@@ -41,7 +41,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// Everything that is needed to start a network.
 #[derive(Clone)]
-pub struct TenantStart {
+pub(super) struct TenantStart {
     /// Slot of the tenant.
     pub slot: Arc<TenantSlot>,
     /// Its configuration.
@@ -59,7 +59,7 @@ impl TenantStart {
     ///
     /// # Errors
     /// It cannot start.
-    pub async fn start(&self) -> anyhow::Result<JoinHandle<()>> {
+    pub(super) async fn start(&self) -> anyhow::Result<JoinHandle<()>> {
         let (tenant, maps, writer) = self.open().await?;
         if let Some(relay) = &tenant.relay {
             relay.mesh_with(&self.configuration.derp.mesh_with);
@@ -76,7 +76,7 @@ impl TenantStart {
     ///
     /// # Errors
     /// The network has ended.
-    pub async fn start_and_run(
+    pub(super) async fn start_and_run(
         self,
         tried: watch::Sender<bool>,
         listens: watch::Receiver<bool>,
@@ -104,7 +104,7 @@ impl TenantStart {
     ///
     /// # Errors
     /// Its writer has ended.
-    pub async fn run(
+    pub(super) async fn run(
         self,
         writer: JoinHandle<()>,
         mut listens: watch::Receiver<bool>,

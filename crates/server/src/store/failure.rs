@@ -47,7 +47,7 @@ pub fn failure_kind(error: &Error) -> FailureKind {
 }
 
 /// Whether a transaction failed because of a concurrent one.
-pub fn is_conflict(error: &sqlx::Error) -> bool {
+pub(super) fn is_conflict(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| matches!(&*code, "40001" | "40P01"))
 }

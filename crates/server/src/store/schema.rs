@@ -46,7 +46,7 @@ const LOCK: i64 = 0x6c69_6e65_7261_7465;
 ///
 /// # Errors
 /// It is newer than this program, or cannot be written.
-pub async fn migrate_sqlite(pool: &SqlitePool, scope: Scope) -> anyhow::Result<()> {
+pub(super) async fn migrate_sqlite(pool: &SqlitePool, scope: Scope) -> anyhow::Result<()> {
     sqlx::query(VERSIONS).execute(pool).await.context("the store's version")?;
     // Serializes concurrent migrations by several processes.
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
@@ -68,7 +68,7 @@ pub async fn migrate_sqlite(pool: &SqlitePool, scope: Scope) -> anyhow::Result<(
 ///
 /// # Errors
 /// As [`migrate_sqlite`].
-pub async fn migrate_postgres(pool: &PgPool, scope: Scope) -> anyhow::Result<()> {
+pub(super) async fn migrate_postgres(pool: &PgPool, scope: Scope) -> anyhow::Result<()> {
     let mut transaction = pool.begin().await?;
     let there = sqlx::query("SELECT to_regclass('schema_version') IS NOT NULL").persistent(false);
     let is_there: bool = there.fetch_one(&mut *transaction).await?.try_get(0)?;
@@ -100,7 +100,7 @@ async fn has_network(store: &mut PgConnection, scope: Scope) -> sqlx::Result<boo
 }
 
 /// The network's Noise key, which is set to `key` if it is empty.
-pub async fn claim(pool: &PgPool, scope: Scope, key: &str) -> anyhow::Result<String> {
+pub(super) async fn claim(pool: &PgPool, scope: Scope, key: &str) -> anyhow::Result<String> {
     let mut transaction = pool.begin().await?;
     let stored = async |transaction: &mut PgConnection| -> sqlx::Result<String> {
         let stored = sqlx::query("SELECT noise FROM network WHERE id = $1").persistent(false);
@@ -123,7 +123,7 @@ pub async fn claim(pool: &PgPool, scope: Scope, key: &str) -> anyhow::Result<Str
 ///
 /// # Errors
 /// It is unknown to this program.
-pub async fn check(store: &mut SqliteConnection) -> anyhow::Result<usize> {
+pub(super) async fn check(store: &mut SqliteConnection) -> anyhow::Result<usize> {
     check_version(sqlx::query(NEWEST).fetch_one(store).await?.try_get(0)?)
 }
 

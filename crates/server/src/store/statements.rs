@@ -3,38 +3,38 @@
 //! All statements run in transactions and leave no session state, because PgBouncer may use another
 //! connection for each transaction.
 
-pub const TAIL: &str = "SELECT kind, id, dead, body FROM object
+pub(super) const TAIL: &str = "SELECT kind, id, dead, body FROM object
      WHERE network = $1 AND version > $2 AND (kind <> $3 OR id > (
         SELECT COALESCE(MAX(id), 0) - $4 FROM object WHERE network = $1 AND kind = $3))
      ORDER BY kind, id";
 
-pub const EVERYTHING: &str =
+pub(super) const EVERYTHING: &str =
     "SELECT kind, id, dead, body FROM object WHERE network = $1 ORDER BY kind, id";
 
 /// Writes an existing value.
-pub const TOUCH: &str = "INSERT INTO writer (network, id, version) VALUES ($1, $2, 0)
+pub(super) const TOUCH: &str = "INSERT INTO writer (network, id, version) VALUES ($1, $2, 0)
      ON CONFLICT (network, id) DO UPDATE SET version = writer.version";
-pub const CHANGE_AND_BACK: [&str; 2] = [
+pub(super) const CHANGE_AND_BACK: [&str; 2] = [
     "UPDATE network SET version = version + 1 WHERE id = $1",
     "UPDATE network SET version = version - 1 WHERE id = $1",
 ];
 
-pub const BEAT: &str =
+pub(super) const BEAT: &str =
     "INSERT INTO lease (network, id, beat, change, nodes) VALUES ($1, $2, $3, $4, $5)
      ON CONFLICT (network, id) DO UPDATE SET
      beat = excluded.beat, change = excluded.change, nodes = excluded.nodes";
-pub const BEAT_ONLY: &str = "UPDATE lease SET beat = $3 WHERE network = $1 AND id = $2";
-pub const LEASES: &str =
+pub(super) const BEAT_ONLY: &str = "UPDATE lease SET beat = $3 WHERE network = $1 AND id = $2";
+pub(super) const LEASES: &str =
     "SELECT id, beat, change FROM lease WHERE network = $1 AND id <> $2 ORDER BY id";
-pub const LEASED: &str = "SELECT nodes FROM lease WHERE network = $1 AND id = $2";
+pub(super) const LEASED: &str = "SELECT nodes FROM lease WHERE network = $1 AND id = $2";
 /// A lease that was renewed in the meantime has another beat.
-pub const END_LEASE: &str = "DELETE FROM lease WHERE network = $1 AND id = $2 AND beat = $3";
+pub(super) const END_LEASE: &str = "DELETE FROM lease WHERE network = $1 AND id = $2 AND beat = $3";
 
 /// The statements for one engine. sqlx's two connection types share no trait that would allow a
 /// generic function without many bounds.
 macro_rules! engine {
     ($name:ident, $database:ty, $connection:ty, [$($origin:tt)*]) => {
-        pub mod $name {
+        pub(super) mod $name {
             use anyhow::Context;
             use coordinator::{
                 RECENT_AUDIT_ENTRIES,
@@ -45,7 +45,7 @@ macro_rules! engine {
             use super::super::{Lease, Scope, Tail, object};
             use super::*;
 
-            pub use super::super::writes::$name::write;
+            pub(crate) use super::super::writes::$name::write;
 
             /// Each writer has an ID, so that a writer that lost an answer can see
             /// whether its transaction was committed.
@@ -59,7 +59,7 @@ macro_rules! engine {
             /// Takes the turn without changing anything: other writers wait until the
             /// transaction ends. Their last changes are read in the same message,
             /// because each further message would make them wait longer.
-            pub async fn turn(
+            pub(crate) async fn turn(
                 connection: &mut $connection,
                 since: i64,
                 scope: Scope,
@@ -82,7 +82,7 @@ macro_rules! engine {
                 Ok(Tail { version, written: 0, origin, objects })
             }
 
-            pub async fn tail(
+            pub(crate) async fn tail(
                 connection: &mut $connection,
                 since: i64,
                 (version, written, origin): (i64, i64, i64),
@@ -106,7 +106,7 @@ macro_rules! engine {
                 Ok(Tail { version, written, origin, objects })
             }
 
-            pub async fn version(
+            pub(crate) async fn version(
                 connection: &mut $connection,
                 writer: i64,
                 scope: Scope,
@@ -116,7 +116,7 @@ macro_rules! engine {
                 Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
             }
 
-            pub async fn everything(
+            pub(crate) async fn everything(
                 connection: &mut $connection,
                 scope: Scope,
             ) -> anyhow::Result<Vec<Stored>> {
@@ -125,11 +125,11 @@ macro_rules! engine {
                 rows.iter().map(read).collect()
             }
 
-            pub fn read(row: &<$database as sqlx::Database>::Row) -> anyhow::Result<Stored> {
+            pub(crate) fn read(row: &<$database as sqlx::Database>::Row) -> anyhow::Result<Stored> {
                 object(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)
             }
 
-            pub async fn beat(
+            pub(crate) async fn beat(
                 connection: &mut $connection,
                 lease: &Lease,
                 scope: Scope,
@@ -146,7 +146,7 @@ macro_rules! engine {
                 Ok(true)
             }
 
-            pub async fn leases(
+            pub(crate) async fn leases(
                 connection: &mut $connection,
                 own: i64,
                 scope: Scope,
@@ -160,7 +160,7 @@ macro_rules! engine {
                 rows.iter().map(lease).collect()
             }
 
-            pub async fn leased(
+            pub(crate) async fn leased(
                 connection: &mut $connection,
                 id: i64,
                 scope: Scope,
@@ -170,7 +170,7 @@ macro_rules! engine {
                 row.map(|row| row.try_get(0)).transpose()
             }
 
-            pub async fn end_lease(
+            pub(crate) async fn end_lease(
                 connection: &mut $connection,
                 id: i64,
                 beat: i64,

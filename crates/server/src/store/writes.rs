@@ -9,7 +9,7 @@ macro_rules! overwrite {
     };
 }
 
-pub mod sqlite {
+pub(super) mod sqlite {
     use coordinator::object::Stored;
     use sqlx::{QueryBuilder, Sqlite, SqliteConnection, query};
 
@@ -24,7 +24,7 @@ pub mod sqlite {
     const MOST: usize = 64;
 
     /// Writes objects if the version is as expected.
-    pub async fn write(
+    pub(crate) async fn write(
         connection: &mut SqliteConnection,
         (expected, _): (i64, i64),
         writer: i64,
@@ -55,7 +55,7 @@ pub mod sqlite {
     }
 }
 
-pub mod postgres {
+pub(super) mod postgres {
     use coordinator::object::Stored;
     use sqlx::{PgConnection, Row, query};
 
@@ -81,7 +81,7 @@ pub mod postgres {
     );
 
     /// Writes objects if the version and the database's ID are as expected.
-    pub async fn write(
+    pub(crate) async fn write(
         connection: &mut PgConnection,
         (expected, origin): (i64, i64),
         writer: i64,

@@ -19,7 +19,7 @@ const HTTP: &[u8] = b"http/1.1";
 ///
 /// # Errors
 /// The library supports no TLS version.
-pub fn with_resolver(
+pub(super) fn with_resolver(
     resolver: Arc<dyn ResolvesServerCert>,
     acme: bool,
 ) -> anyhow::Result<TlsAcceptor> {
@@ -33,7 +33,7 @@ pub fn with_resolver(
 ///
 /// # Errors
 /// The certificate and the key do not match.
-pub fn with_certificate(
+pub(super) fn with_certificate(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> anyhow::Result<TlsAcceptor> {

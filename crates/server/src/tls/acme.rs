@@ -19,9 +19,9 @@ use crate::{
 };
 
 /// Path of the challenges without TLS.
-pub const ROOT: &str = "/.well-known/acme-challenge/";
+pub(crate) const ROOT: &str = "/.well-known/acme-challenge/";
 /// Folder of the certificate and the account, in the state folder.
-pub const FOLDER: &str = "acme";
+pub(crate) const FOLDER: &str = "acme";
 
 /// The table `[acme]` of the configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -97,7 +97,7 @@ impl TryFrom<String> for Directory {
 }
 
 /// ACME client of the server.
-pub struct Acme {
+pub(crate) struct Acme {
     /// Resolver that has the certificate as soon as the authority has issued it.
     pub resolver: Arc<ResolvesServerCertAcme>,
     state: rustls_acme::AcmeState<std::io::Error>,
@@ -108,7 +108,7 @@ impl Acme {
     ///
     /// # Errors
     /// A host cannot get a certificate, or the folder cannot be created.
-    pub fn new(table: &AcmeTable, hosts: &[&str], folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn new(table: &AcmeTable, hosts: &[&str], folder: &Path) -> anyhow::Result<Self> {
         let domains = match table.domains.is_empty() {
             true => hosts.iter().map(|host| own_domain(host)).collect::<anyhow::Result<_>>()?,
             false => table.domains.clone(),
@@ -129,14 +129,14 @@ impl Acme {
     }
 
     /// Obtains and renews the certificate while the server runs.
-    pub async fn follow(mut self) {
+    pub(crate) async fn follow(mut self) {
         while let Some(event) = self.state.next().await {
             match event {
                 Ok(EventOk::DeployedNewCert) => {
-                    tracing::info!("ACME: a new certificate is in force")
+                    tracing::info!("ACME: a new certificate is in force");
                 }
                 Ok(EventOk::DeployedCachedCert) => {
-                    tracing::info!("ACME: the certificate is in force")
+                    tracing::info!("ACME: the certificate is in force");
                 }
                 Ok(EventOk::CertCacheStore | EventOk::AccountCacheStore) => {}
                 Err(error) => tracing::error!("ACME failed and is retried: {error}"),
@@ -153,7 +153,7 @@ fn own_domain(host: &str) -> anyhow::Result<Domain> {
 }
 
 /// Answers a challenge without TLS.
-pub fn answer(resolver: &ResolvesServerCertAcme, path: &str) -> Response<Answer> {
+pub(crate) fn answer(resolver: &ResolvesServerCertAcme, path: &str) -> Response<Answer> {
     match path.strip_prefix(ROOT).and_then(|token| resolver.get_http_01_key_auth(token)) {
         Some(proof) => text(StatusCode::OK, &proof),
         None => text(StatusCode::NOT_FOUND, "unknown challenge\n"),

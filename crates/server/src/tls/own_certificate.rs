@@ -63,7 +63,7 @@ impl OwnCertificate {
 }
 
 /// What to compare before trusting a self-signed certificate.
-pub fn certificate_hint(fingerprint: &str) -> String {
+pub(crate) fn certificate_hint(fingerprint: &str) -> String {
     format!(
         "The browser warns about this page's self-signed certificate. Continue only if the SHA-256 \
          fingerprint of the certificate is\n\n    {fingerprint}"

@@ -9,4 +9,4 @@ mod machine;
 mod networks;
 mod oidc;
 mod page;
-pub mod world;
+pub(crate) mod world;

@@ -20,12 +20,12 @@ use tokio::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An unused address.
-pub fn free() -> SocketAddr {
+pub(crate) fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// Starts a server, and waits until it listens at this address.
-pub async fn start(configuration: Configuration, at: SocketAddr) {
+pub(crate) async fn start(configuration: Configuration, at: SocketAddr) {
     let mut serving = tokio::spawn(serve(configuration));
     let answers = async {
         while TcpStream::connect(at).await.is_err() {
@@ -39,7 +39,7 @@ pub async fn start(configuration: Configuration, at: SocketAddr) {
 }
 
 /// Reads the server's reply to the Noise handshake, and returns the stream.
-pub async fn inside<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn inside<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     initiation: Initiation,
 ) -> NoiseStream<S> {

@@ -20,7 +20,7 @@ use super::{Nat, Ports};
 const STREAM_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     pub nat: Nat,
     /// At most one address of each family.
     outer: Vec<IpAddr>,
@@ -38,16 +38,16 @@ struct Entry {
 }
 
 impl Table {
-    pub fn new(nat: Nat, outer: &[IpAddr]) -> Self {
+    pub(crate) fn new(nat: Nat, outer: &[IpAddr]) -> Self {
         Self { nat, outer: outer.to_vec(), entries: Vec::new() }
     }
 
-    pub fn owns(&self, address: IpAddr) -> bool {
+    pub(crate) fn owns(&self, address: IpAddr) -> bool {
         self.outer.contains(&address)
     }
 
     /// The source address that the remote sees, or `None` if the datagram is dropped.
-    pub fn outbound(
+    pub(crate) fn outbound(
         &mut self,
         now: Duration,
         inner: SocketAddr,
@@ -71,7 +71,7 @@ impl Table {
     }
 
     /// The destination of a datagram to `outer`, or `None` if it is dropped.
-    pub fn inbound(
+    pub(crate) fn inbound(
         &mut self,
         now: Duration,
         remote: SocketAddr,

@@ -44,7 +44,7 @@ const MEMINFO: usize = libc::SK_MEMINFO_DROPS as usize + 1;
 pub(super) struct Program(Vec<sock_filter>);
 
 impl Program {
-    pub fn new(flood: &Flood) -> Self {
+    pub(super) fn new(flood: &Flood) -> Self {
         let mut program = vec![load(BPF_W, PAYLOAD)];
         for kind in 1_u32..=4 {
             program.extend(accept_if(kind.swap_bytes()));

@@ -208,8 +208,8 @@ fn bind_port(fd: &OwnedFd, family: Family, port: u16) -> Result<u16, BindError> 
 }
 
 fn port_of(bound: &SockaddrStorage) -> Option<u16> {
-    let v4 = bound.as_sockaddr_in().map(|address| address.port());
-    v4.or(bound.as_sockaddr_in6().map(|address| address.port()))
+    let v4 = bound.as_sockaddr_in().map(nix::sys::socket::SockaddrIn::port);
+    v4.or(bound.as_sockaddr_in6().map(nix::sys::socket::SockaddrIn6::port))
 }
 
 fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {

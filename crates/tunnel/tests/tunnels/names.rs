@@ -14,7 +14,7 @@ const ZONE: Zone = &[
 ];
 
 /// Starts a name server on b, by UDP.
-pub async fn with_names() -> Pair {
+pub(crate) async fn with_names() -> Pair {
     let pair =
         Pair::with(|config| config.dns(B[0].parse().unwrap()).search_domain("inside.example"))
             .await;

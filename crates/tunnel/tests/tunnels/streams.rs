@@ -24,7 +24,7 @@ async fn exchange(stream: TcpStream, sent: Vec<u8>, expected: Vec<u8>) {
         write.shutdown().await.unwrap();
     };
     let mut received = Vec::new();
-    let (_, reading) = tokio::join!(writing, read.read_to_end(&mut received));
+    let ((), reading) = tokio::join!(writing, read.read_to_end(&mut received));
     reading.unwrap();
     assert!(received == expected, "{} bytes of {}", received.len(), expected.len());
 }
@@ -171,7 +171,7 @@ fn sockets_work_on_any_executor() {
             let (stream, from) = listener.accept().await.unwrap();
             assert_eq!(from.ip(), A[0].parse::<std::net::IpAddr>().unwrap());
             exchange(stream, pattern(1_000_000, 1), pattern(1_000_000, 2)).await;
-        })
+        });
     });
     let dial = |tunnel: &Tunnel| block_on(tunnel.connect(at(B[0], 80))).unwrap();
     block_on(exchange(dial(&a), pattern(1_000_000, 2), pattern(1_000_000, 1)));

@@ -12,7 +12,7 @@ use crate::measure::{Times, measuring, table, work};
 const PROBES: u64 = 1 << 16;
 
 /// Looks up addresses that are in a network, with all prefix lengths from /24 or /64 on.
-pub fn lookup() {
+pub(crate) fn lookup() {
     let rows = [10, 1_000, 100_000, 1_000_000].map(|entries: u64| {
         let entries = if measuring() { entries } else { entries.min(1_000) };
         let times = Times::of([false, true].map(|ipv6| {

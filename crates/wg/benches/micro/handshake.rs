@@ -17,7 +17,7 @@ use crate::measure::{Times, Work, now, table};
 
 /// Complete handshakes through the control half, as the slow path drives it. Each step is timed
 /// separately.
-pub fn handshake() {
+pub(crate) fn handshake() {
     let names = [
         "initiation made",
         "initiation handled, response made",

@@ -7,7 +7,7 @@ use crate::measure::{Times, Work, table, work};
 /// Name, function to the next counter, and whether that counter is new.
 type Next = (&'static str, fn(u64) -> u64, bool);
 
-pub fn accept() {
+pub(crate) fn accept() {
     let ways: [Next; 4] = [
         ("in order", |n| n, true),
         ("in order, each pair swapped", |n| n ^ 1, true),

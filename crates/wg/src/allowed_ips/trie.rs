@@ -81,7 +81,7 @@ impl<K, V> Default for Trie<K, V> {
 }
 
 impl<K: Bits, V> Trie<K, V> {
-    pub fn lookup(&self, key: K) -> Option<&V> {
+    pub(super) fn lookup(&self, key: K) -> Option<&V> {
         let mut best = None;
         let mut link = self.root;
         while let Some(node) = self.nodes.get(link as usize) {
@@ -97,13 +97,13 @@ impl<K: Bits, V> Trie<K, V> {
         best
     }
 
-    pub fn get(&self, key: K, len: u8) -> Option<&V> {
+    pub(super) fn get(&self, key: K, len: u8) -> Option<&V> {
         let (link, _) = self.descend(key, len);
         let node = self.nodes.get(link as usize)?;
         if node.len == len && node.key == key { node.value.as_ref() } else { None }
     }
 
-    pub fn insert(&mut self, key: K, len: u8, value: V) -> Option<V> {
+    pub(super) fn insert(&mut self, key: K, len: u8, value: V) -> Option<V> {
         let (link, trail) = self.descend(key, len);
         let slot = trail.last;
         let Some(node) = self.nodes.get_mut(link as usize) else {
@@ -131,7 +131,7 @@ impl<K: Bits, V> Trie<K, V> {
         None
     }
 
-    pub fn remove(&mut self, key: K, len: u8) -> Option<V> {
+    pub(super) fn remove(&mut self, key: K, len: u8) -> Option<V> {
         let (link, trail) = self.descend(key, len);
         let node = self.nodes.get_mut(link as usize)?;
         if node.len != len || node.key != key {
@@ -148,7 +148,7 @@ impl<K: Bits, V> Trie<K, V> {
     }
 
     #[cfg(test)]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.root == NONE && self.free.len() == self.nodes.len()
     }
 
@@ -170,10 +170,7 @@ impl<K: Bits, V> Trie<K, V> {
 
     /// Removes a node without a value from the tree, unless it has two children.
     fn splice(&mut self, link: Link, slot: Slot) {
-        let only = match self.nodes[link as usize].children {
-            [only, NONE] | [NONE, only] => only,
-            _ => return,
-        };
+        let ([only, NONE] | [NONE, only]) = self.nodes[link as usize].children else { return };
         self.set(slot, only);
         self.nodes[link as usize].children = [NONE, NONE];
         self.free.push(link);

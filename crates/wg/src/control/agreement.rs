@@ -68,7 +68,11 @@ pub(crate) enum Step {
 
 impl Agreement {
     /// Handles a session that both sides have.
-    pub fn handle_session<R: CryptoRng>(&mut self, session: &Keypair, tools: &mut Tools<'_, R>) {
+    pub(super) fn handle_session<R: CryptoRng>(
+        &mut self,
+        session: &Keypair,
+        tools: &mut Tools<'_, R>,
+    ) {
         let was_lost = self.running.as_mut().is_some_and(|running| {
             running.handshake_at = None;
             running.secrets.handle_session(session.secret)
@@ -91,14 +95,14 @@ impl Agreement {
     }
 
     /// Starts an exchange that waited for data, if there was some.
-    pub fn handle_activity<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) {
+    pub(super) fn handle_activity<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) {
         if self.state == State::AwaitsData && tools.peer.activity.has_data() {
             self.start_exchange(tools);
         }
     }
 
     /// Handles the received messages.
-    pub fn handle_messages<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) -> Step {
+    pub(super) fn handle_messages<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) -> Step {
         let received = tools.peer.exchange.take_received();
         if received.is_empty() || tools.mode == PostQuantum::Off {
             return Step::Nothing;
@@ -114,7 +118,7 @@ impl Agreement {
             match role(tools) {
                 Role::Offerer if done == Progress::Shared => step = Step::Handshake,
                 Role::Encapsulator if done == Progress::Shared => {
-                    running.handshake_at = Some(time + REKEY_TIMEOUT)
+                    running.handshake_at = Some(time + REKEY_TIMEOUT);
                 }
                 Role::Offerer | Role::Encapsulator => {}
             }
@@ -124,7 +128,7 @@ impl Agreement {
     }
 
     /// Handles timers that are due.
-    pub fn handle_timeout<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) -> Step {
+    pub(super) fn handle_timeout<R: CryptoRng>(&mut self, tools: &mut Tools<'_, R>) -> Step {
         self.handle_activity(tools);
         let Some(running) = &mut self.running else { return Step::Nothing };
         let time = tools.now.time;
@@ -144,13 +148,13 @@ impl Agreement {
     }
 
     /// Returns the time of the next action.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         let running = self.running.as_ref()?;
         [running.handshake_at, running.exchange.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Chooses the secret for a response. Returns its ID, and the preshared key that includes it.
-    pub fn choose_for_response(
+    pub(super) fn choose_for_response(
         &mut self,
         configured: &PresharedKey,
         pair: [&PublicKey; 2],
@@ -161,7 +165,7 @@ impl Agreement {
 
     /// Returns the secrets with which a response may have been made, except the configured key
     /// alone.
-    pub fn candidates(
+    pub(super) fn candidates(
         &self,
         configured: &PresharedKey,
         pair: [&PublicKey; 2],
@@ -171,17 +175,17 @@ impl Agreement {
     }
 
     /// Whether a response may have been made with a secret.
-    pub fn has_secret(&self) -> bool {
+    pub(super) fn has_secret(&self) -> bool {
         self.running.as_ref().is_some_and(|running| !running.secrets.is_empty())
     }
 
     /// Returns the time when the session's secret was agreed on, since the Unix epoch.
-    pub fn agreed(&self, session: &Keypair) -> Option<Duration> {
+    pub(super) fn agreed(&self, session: &Keypair) -> Option<Duration> {
         self.running.as_ref()?.secrets.agreed(session.secret?)
     }
 
     /// Drops all state and secrets.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
 

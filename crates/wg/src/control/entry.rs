@@ -74,7 +74,7 @@ pub(super) enum ResponseState {
 impl ResponseState {
     /// Returns the drop reason of the unreadable response, if there was one. `read` is the next
     /// readable response, if any, with the ID of the secret in it.
-    pub fn drop_reason(self, read: Option<Option<u32>>) -> Option<DropReason> {
+    pub(super) fn drop_reason(self, read: Option<Option<u32>>) -> Option<DropReason> {
         match (self, read) {
             (Self::Normal, _) => None,
             (Self::Retry, Some(None)) => Some(DropReason::HandshakeLostSecret),
@@ -84,7 +84,7 @@ impl ResponseState {
 }
 
 impl Entry {
-    pub fn new(peer: Arc<Peer>) -> Self {
+    pub(super) fn new(peer: Arc<Peer>) -> Self {
         Self {
             psk: PresharedKey::default(),
             persistent_keepalive: 0,
@@ -101,12 +101,12 @@ impl Entry {
     }
 
     /// Whether persistent keepalives are configured and the peer has an endpoint.
-    pub fn has_keepalive(&self) -> bool {
+    pub(super) fn has_keepalive(&self) -> bool {
         self.persistent_keepalive != 0 && self.peer.endpoint().is_some()
     }
 
     /// Returns the notice for the data path after a change of endpoint or interval.
-    pub fn notice_after_change(&self, had_keepalive: bool) -> OutboundNotice {
+    pub(super) fn notice_after_change(&self, had_keepalive: bool) -> OutboundNotice {
         match self.has_keepalive() && !had_keepalive {
             true => OutboundNotice::Keepalive,
             false => OutboundNotice::Flush,
@@ -115,13 +115,13 @@ impl Entry {
 
     /// Returns the time when the peer becomes stale if nothing is received before. `None` if that
     /// was reported already.
-    pub fn stale_deadline(&self) -> Option<Time> {
+    pub(super) fn stale_deadline(&self) -> Option<Time> {
         let is_reported = self.reported_stale_at == Some(self.rx_bytes());
         self.peer.activity.stale_deadline().filter(|_| !is_reported)
     }
 
     /// Reports the peer as stale, once until something is received from it.
-    pub fn post_stale(&mut self, device: &Device) {
+    pub(super) fn post_stale(&mut self, device: &Device) {
         let rx_bytes = Some(self.rx_bytes());
         if device.events.is_enabled() && self.reported_stale_at != rx_bytes {
             self.reported_stale_at = rx_bytes;
@@ -130,18 +130,18 @@ impl Entry {
     }
 
     /// Whether our initiation is unanswered and nothing else was received since.
-    pub fn is_handshake_stale(&self, now: Time) -> bool {
+    pub(super) fn is_handshake_stale(&self, now: Time) -> bool {
         self.handshake.pending.as_ref().is_some_and(|pending| {
             pending.rx_bytes == self.rx_bytes() && now.since(pending.since) >= STALE_AFTER
         })
     }
 
-    pub fn rx_bytes(&self) -> u64 {
+    pub(super) fn rx_bytes(&self) -> u64 {
         self.peer.bytes().0
     }
 
     /// Ends sessions, handshake and timers, and drops staged packets.
-    pub fn reset(&mut self, device: &Device) {
+    pub(super) fn reset(&mut self, device: &Device) {
         self.wipe_secrets(device);
         self.timers = Timers::default();
         self.peer.activity.reset();
@@ -151,7 +151,7 @@ impl Entry {
     }
 
     /// Wipes all secrets that could still open or seal a message.
-    pub fn wipe_secrets(&mut self, device: &Device) {
+    pub(super) fn wipe_secrets(&mut self, device: &Device) {
         if let Some(pending) = self.handshake.pending.take() {
             device.indices_mut().remove(pending.index);
             pending
@@ -165,18 +165,18 @@ impl Entry {
 }
 
 impl HandshakeState {
-    pub fn has_static_static(&self) -> bool {
+    pub(super) fn has_static_static(&self) -> bool {
         self.static_static.is_some()
     }
 
     /// Sets the result that was computed elsewhere.
-    pub fn set_static_static(&mut self, shared: &Secret) {
+    pub(super) fn set_static_static(&mut self, shared: &Secret) {
         self.static_static = Some(Box::new(shared.clone()));
     }
 
     /// Returns the Diffie-Hellman result of both static keys, or `None` if the peer's key is of low
     /// order.
-    pub fn static_static(&mut self, identity: &Identity, peer: &Peer) -> Option<Secret> {
+    pub(super) fn static_static(&mut self, identity: &Identity, peer: &Peer) -> Option<Secret> {
         if self.static_static.is_none() {
             self.static_static = identity.private.diffie_hellman(peer.public_key()).map(Box::new);
         }
@@ -184,12 +184,12 @@ impl HandshakeState {
     }
 
     /// Whether our initiation is older than [`REKEY_TIMEOUT`].
-    pub fn is_unanswered(&self, now: Time) -> bool {
+    pub(super) fn is_unanswered(&self, now: Time) -> bool {
         self.pending.as_ref().is_some_and(|pending| now.since(pending.since) >= REKEY_TIMEOUT)
     }
 
     /// Clears the result, because our own key changed.
-    pub fn clear_static_static(&mut self) {
+    pub(super) fn clear_static_static(&mut self) {
         self.static_static = None;
     }
 }

@@ -22,7 +22,7 @@ impl Default for Nets {
 }
 
 impl Nets {
-    pub fn insert(&mut self, net: IpNet) {
+    pub(super) fn insert(&mut self, net: IpNet) {
         match self {
             Self::Few(few) => {
                 let Err(at) = few.binary_search(&net) else { return };
@@ -36,7 +36,7 @@ impl Nets {
         }
     }
 
-    pub fn remove(&mut self, net: &IpNet) {
+    pub(super) fn remove(&mut self, net: &IpNet) {
         match self {
             Self::Few(few) => few.retain(|one| one != net),
             Self::Many(many) => drop(many.remove(net)),
@@ -44,7 +44,7 @@ impl Nets {
     }
 
     /// Returns all networks in order.
-    pub fn to_vec(&self) -> Vec<IpNet> {
+    pub(super) fn to_vec(&self) -> Vec<IpNet> {
         match self {
             Self::Few(few) => few.clone(),
             Self::Many(many) => many.iter().copied().collect(),

@@ -16,7 +16,7 @@ use crate::{
 pub(crate) struct SearchLimit(Option<u16>);
 
 impl SearchLimit {
-    pub fn new(mtu: Option<u16>) -> Self {
+    pub(super) fn new(mtu: Option<u16>) -> Self {
         Self(mtu.map(|mtu| mtu.min(MAX_PLPMTU)))
     }
 }
@@ -36,12 +36,12 @@ struct ActiveSearch {
 }
 
 impl PathSearch {
-    pub fn new(peer: Arc<Peer>) -> Self {
+    pub(super) fn new(peer: Arc<Peer>) -> Self {
         Self { peer, running: None }
     }
 
     /// Sets the upper bound of the search. Returns whether the deadline may have changed.
-    pub fn handle_search_limit(
+    pub(super) fn handle_search_limit(
         &mut self,
         search_limit: SearchLimit,
         device: &Device,
@@ -57,7 +57,7 @@ impl PathSearch {
     }
 
     /// Handles a new session with the peer.
-    pub fn handle_session(&mut self, search_limit: SearchLimit, device: &Device, now: Time) {
+    pub(super) fn handle_session(&mut self, search_limit: SearchLimit, device: &Device, now: Time) {
         let Some(mtu) = search_limit.0 else { return };
         self.search(mtu).handle_session();
         self.check_endpoint(mtu, now);
@@ -65,7 +65,7 @@ impl PathSearch {
     }
 
     /// Handles the probes and replies that the data path received.
-    pub fn handle_probes(&mut self, search_limit: SearchLimit, device: &Device, now: Time) {
+    pub(super) fn handle_probes(&mut self, search_limit: SearchLimit, device: &Device, now: Time) {
         let events = self.peer.path.take_events();
         let Some(mtu) = search_limit.0 else { return };
         let search = self.search(mtu);
@@ -82,7 +82,7 @@ impl PathSearch {
     }
 
     /// Handles timers that are due.
-    pub fn handle_timeout(&mut self, search_limit: SearchLimit, device: &Device, now: Time) {
+    pub(super) fn handle_timeout(&mut self, search_limit: SearchLimit, device: &Device, now: Time) {
         let Some(mtu) = search_limit.0 else { return };
         let long = self.peer.path.take_long_data(now);
         self.check_endpoint(mtu, now);
@@ -95,18 +95,18 @@ impl PathSearch {
     }
 
     /// Returns the time of the next action.
-    pub fn deadline(&self) -> Option<Time> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         let search = self.running.as_ref().and_then(|running| running.search.poll_timeout());
         [self.peer.path.long_deadline(), search].into_iter().flatten().min()
     }
 
     /// Returns the longest inner packet that is known to arrive whole.
-    pub fn found(&self) -> Option<u16> {
+    pub(super) fn found(&self) -> Option<u16> {
         self.running.as_ref().and_then(|running| running.search.found())
     }
 
     /// Ends the search, because the interface went down.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.running = None;
         self.peer.path.set_limit(None);
         self.peer.path.set_long_data_wanted(false);

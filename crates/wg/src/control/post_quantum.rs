@@ -109,13 +109,17 @@ impl<R: CryptoRng> Control<R> {
 impl Entry {
     /// Returns the preshared key for a response and the ID of the secret in it, or `None` if the
     /// configured key applies alone.
-    pub fn key_for_response(&mut self, own: &PublicKey, now: Time) -> Option<(u32, PresharedKey)> {
+    pub(super) fn key_for_response(
+        &mut self,
+        own: &PublicKey,
+        now: Time,
+    ) -> Option<(u32, PresharedKey)> {
         self.agreement.choose_for_response(&self.psk, [own, self.peer.public_key()], now)
     }
 
     /// Reads a response with each preshared key that the peer may have used. Returns the session
     /// keys and the ID of the secret in that preshared key.
-    pub fn read_response(
+    pub(super) fn read_response(
         &self,
         own: &PublicKey,
         answered: &OpenedResponse,
@@ -128,7 +132,7 @@ impl Entry {
     }
 
     /// Returns the time when the session's secret was agreed on, since the Unix epoch.
-    pub fn agreed(&self) -> Option<std::time::Duration> {
+    pub(super) fn agreed(&self) -> Option<std::time::Duration> {
         self.peer.current_keypair().and_then(|session| self.agreement.agreed(&session))
     }
 }

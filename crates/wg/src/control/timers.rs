@@ -30,14 +30,14 @@ pub(super) struct Timers {
 
 impl Timers {
     /// Stops the handshake attempt, because our own key changed.
-    pub fn clear_handshake(&mut self) {
+    pub(super) fn clear_handshake(&mut self) {
         self.retransmit = None;
         self.attempt_began = None;
         self.last_handshake_sent = None;
     }
 
     /// Schedules the wipe of a new session.
-    pub fn session_derived(&mut self, now: Time) {
+    pub(super) fn session_derived(&mut self, now: Time) {
         self.wipe = Some(now + WIPE_AFTER_TIME);
     }
 }

@@ -54,7 +54,7 @@ struct WaitingInitiation {
 
 impl UnknownSenders {
     /// Handles a newly added peer.
-    pub fn admit(&mut self, key: PublicKey) {
+    pub(super) fn admit(&mut self, key: PublicKey) {
         if self.waiting.get(&key).is_some() {
             self.admitted.push(key);
         }

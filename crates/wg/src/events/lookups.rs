@@ -38,7 +38,7 @@ impl<K, V> Default for Lookups<K, V> {
 
 impl<K: Copy + Eq + Hash, V> Lookups<K, V> {
     /// Requests a lookup of `key`. `value` replaces the value of a pending lookup.
-    pub fn request(&mut self, key: K, value: V, now: Time) -> LookupState {
+    pub(crate) fn request(&mut self, key: K, value: V, now: Time) -> LookupState {
         self.expire(now);
         if let Some((_, old)) = self.pending.get_mut(&key) {
             *old = value;
@@ -53,12 +53,12 @@ impl<K: Copy + Eq + Hash, V> Lookups<K, V> {
     }
 
     /// Returns the value of a pending lookup, even if it has timed out.
-    pub fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.pending.get(key).map(|(_, value)| value)
     }
 
     /// Takes the value of a pending lookup, unless it has timed out.
-    pub fn take(&mut self, key: &K, now: Time) -> Option<V> {
+    pub(crate) fn take(&mut self, key: &K, now: Time) -> Option<V> {
         self.expire(now);
         self.pending.remove(key).map(|(_, value)| value)
     }

@@ -99,7 +99,7 @@ struct Trial {
 
 impl Search {
     /// Creates the search for an interface's `mtu`. Nothing is known about the path.
-    pub fn new(mtu: u16) -> Self {
+    pub(crate) fn new(mtu: u16) -> Self {
         Self {
             phase: Phase::Idle,
             top: mtu,
@@ -119,7 +119,7 @@ impl Search {
 
     /// Handles a new endpoint of the peer or a new MTU of the interface. The previous limit may be
     /// wrong, but applies until the search finds another one.
-    pub fn handle_change(&mut self, mtu: u16, now: Time) {
+    pub(crate) fn handle_change(&mut self, mtu: u16, now: Time) {
         self.top = mtu;
         if matches!(self.phase, Phase::Searching(_) | Phase::Waiting(_)) {
             self.restart_on_long_data(now);
@@ -127,14 +127,14 @@ impl Search {
     }
 
     /// Handles a new session. A peer that replied before and was unresponsive is probed again.
-    pub fn handle_session(&mut self) {
+    pub(crate) fn handle_session(&mut self) {
         if self.peer_replies && matches!(self.phase, Phase::Unresponsive) {
             self.phase = Phase::Idle;
         }
     }
 
     /// Handles a probe request of the peer, which shows that it will reply to ours.
-    pub fn handle_probe_request(&mut self, now: Time) {
+    pub(crate) fn handle_probe_request(&mut self, now: Time) {
         self.peer_replies = true;
         match self.phase {
             Phase::Idle | Phase::Unresponsive => self.restart_on_long_data(now),
@@ -144,7 +144,7 @@ impl Search {
     }
 
     /// Handles the reply to a probe.
-    pub fn handle_reply(&mut self, token: u32, now: Time) {
+    pub(crate) fn handle_reply(&mut self, token: u32, now: Time) {
         self.peer_replies = true;
         let (Phase::CheckingSupport(trial) | Phase::Searching(trial)) = self.phase else { return };
         let distance = token.wrapping_sub(trial.first_token);
@@ -172,7 +172,7 @@ impl Search {
 
     /// Handles the refusal of a probe by our own link, which it exceeds. The probe was not sent, so
     /// there is no need to wait for its loss.
-    pub fn handle_refusal(&mut self, token: u32, now: Time) {
+    pub(crate) fn handle_refusal(&mut self, token: u32, now: Time) {
         if let Phase::Searching(trial) = self.phase
             && token.wrapping_sub(trial.first_token) <= 2 * trial.rounds
         {
@@ -181,7 +181,7 @@ impl Search {
     }
 
     /// Handles long data, some time after the first such data since the last probe of its length.
-    pub fn handle_long_data(&mut self, now: Time) {
+    pub(crate) fn handle_long_data(&mut self, now: Time) {
         match self.phase {
             Phase::Idle => {
                 let mut trial = self.start_trial(PROBE_LEN as u16, now);
@@ -203,14 +203,14 @@ impl Search {
     }
 
     /// Handles timers that are due.
-    pub fn handle_timeout(&mut self, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
         if self.poll_timeout().is_none_or(|due| now < due) {
             return;
         }
         match self.phase {
             Phase::Waiting(_) => self.phase = Phase::Waiting(None),
             Phase::CheckingSupport(trial) if trial.rounds + 1 == MAX_PROBES => {
-                self.phase = Phase::Unresponsive
+                self.phase = Phase::Unresponsive;
             }
             Phase::CheckingSupport(mut trial) => {
                 self.push_probe(trial.len);
@@ -238,12 +238,12 @@ impl Search {
     }
 
     /// Returns the next probe to send.
-    pub fn poll_probe(&mut self) -> Option<Probe> {
+    pub(crate) fn poll_probe(&mut self) -> Option<Probe> {
         self.outgoing.pop_front()
     }
 
     /// Returns the time of the next call of [`Search::handle_timeout`].
-    pub fn poll_timeout(&self) -> Option<Time> {
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
         match self.phase {
             Phase::CheckingSupport(trial) | Phase::Searching(trial) => Some(trial.due),
             Phase::Waiting(until) => until,
@@ -252,17 +252,17 @@ impl Search {
     }
 
     /// Returns the path MTU. `None` if it is unknown, or is at least the interface's MTU.
-    pub fn limit(&self) -> Option<PathLimit> {
+    pub(crate) fn limit(&self) -> Option<PathLimit> {
         self.limit
     }
 
     /// Returns the longest plaintext that is known to arrive. `None` while unknown.
-    pub fn found(&self) -> Option<u16> {
+    pub(crate) fn found(&self) -> Option<u16> {
         (self.low > MIN_PLPMTU).then_some(self.low)
     }
 
     /// Whether [`Search::handle_long_data`] should be called for the next long data.
-    pub fn needs_long_data(&self) -> bool {
+    pub(crate) fn needs_long_data(&self) -> bool {
         matches!(self.phase, Phase::Idle | Phase::Waiting(None))
     }
 

@@ -62,7 +62,7 @@ impl Activity {
     /// Records a sent packet. With `watched`, a subscriber wants an early notice if nothing is
     /// received.
     #[must_use]
-    pub fn sent(&self, data: bool, watched: bool, now: Time) -> bool {
+    pub(crate) fn sent(&self, data: bool, watched: bool, now: Time) -> bool {
         self.keepalive_due.clear();
         self.last_traversal.set(now);
         let timeout = if watched { STALE_AFTER } else { UNANSWERED_TIMEOUT };
@@ -71,7 +71,7 @@ impl Activity {
 
     /// Records an authentic received packet.
     #[must_use]
-    pub fn received(&self, data: bool, now: Time) -> bool {
+    pub(crate) fn received(&self, data: bool, now: Time) -> bool {
         self.unanswered_since.clear();
         self.last_traversal.set(now);
         if !data {
@@ -88,13 +88,13 @@ impl Activity {
     }
 
     /// Whether the control half must replan for this deadline.
-    pub fn plan(&self, deadline: Time) -> bool {
+    pub(crate) fn plan(&self, deadline: Time) -> bool {
         deadline.as_nanos() < self.planned.load(Ordering::SeqCst)
     }
 
     /// Whether a handshake may be requested. A refused request, because a handshake is in progress,
     /// is recorded.
-    pub fn can_request_handshake(&self, now: Time) -> bool {
+    pub(crate) fn can_request_handshake(&self, now: Time) -> bool {
         let may = self.handshake_not_before.load(Ordering::Relaxed) <= now.as_nanos();
         if !may && !self.requested.load(Ordering::Relaxed) {
             self.requested.store(true, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Activity {
 
     /// Whether the early handshake of a receiving initiator was not yet requested. Marks it as
     /// requested.
-    pub fn take_last_minute(&self) -> bool {
+    pub(crate) fn take_last_minute(&self) -> bool {
         !self.last_minute_handshake.load(Ordering::Relaxed)
             && !self.last_minute_handshake.swap(true, Ordering::Relaxed)
     }
@@ -112,32 +112,32 @@ impl Activity {
 
 /// The control half's side.
 impl Activity {
-    pub fn block_handshakes_until(&self, until: Option<Time>) {
+    pub(crate) fn block_handshakes_until(&self, until: Option<Time>) {
         let nanos = until.map_or(0, Time::as_nanos);
         self.handshake_not_before.store(nanos, Ordering::Relaxed);
     }
 
     /// Whether the data path wanted a handshake since the last call, which means that there is
     /// still data to send.
-    pub fn take_requested(&self) -> bool {
+    pub(crate) fn take_requested(&self) -> bool {
         self.requested.swap(false, Ordering::Relaxed)
     }
 
-    pub fn handshake_completed(&self) {
+    pub(crate) fn handshake_completed(&self) {
         self.last_minute_handshake.store(false, Ordering::Relaxed);
     }
 
     /// Time when unanswered data causes a new handshake.
-    pub fn unanswered_deadline(&self) -> Option<Time> {
+    pub(crate) fn unanswered_deadline(&self) -> Option<Time> {
         self.unanswered_since.get().map(|since| since + UNANSWERED_TIMEOUT)
     }
 
     /// Time when the peer becomes stale if nothing is received before.
-    pub fn stale_deadline(&self) -> Option<Time> {
+    pub(crate) fn stale_deadline(&self) -> Option<Time> {
         self.unanswered_since.get().map(|since| since + STALE_AFTER)
     }
 
-    pub fn take_unanswered(&self, now: Time) -> bool {
+    pub(crate) fn take_unanswered(&self, now: Time) -> bool {
         let due = self.unanswered_deadline().is_some_and(|deadline| deadline <= now);
         if due {
             self.unanswered_since.clear();
@@ -145,12 +145,12 @@ impl Activity {
         due
     }
 
-    pub fn keepalive_deadline(&self) -> Option<Time> {
+    pub(crate) fn keepalive_deadline(&self) -> Option<Time> {
         self.keepalive_due.get()
     }
 
     /// Whether a keepalive is due. If data was received since it was armed, the next one is armed.
-    pub fn take_keepalive(&self, now: Time) -> bool {
+    pub(crate) fn take_keepalive(&self, now: Time) -> bool {
         let due = self.keepalive_deadline().is_some_and(|deadline| deadline <= now);
         if due {
             self.keepalive_due.clear();
@@ -162,22 +162,22 @@ impl Activity {
     }
 
     /// Restarts the interval of persistent keepalives now.
-    pub fn restart_interval(&self, now: Time) {
+    pub(crate) fn restart_interval(&self, now: Time) {
         self.last_traversal.set(now);
     }
 
     /// Whether data was sent or received recently, so that a timer depends on it.
-    pub fn has_data(&self) -> bool {
+    pub(crate) fn has_data(&self) -> bool {
         self.unanswered_since.get().is_some() || self.keepalive_due.get().is_some()
     }
 
-    pub fn last_traversal(&self) -> Option<Time> {
+    pub(crate) fn last_traversal(&self) -> Option<Time> {
         self.last_traversal.get()
     }
 
     /// Schedules the next check at the time that `deadline` derives from the marks. A mark that is
     /// set meanwhile is either seen by `deadline`, or finds no check scheduled and notifies.
-    pub fn replan(&self, deadline: impl FnOnce() -> Option<Time>) -> Option<Time> {
+    pub(crate) fn replan(&self, deadline: impl FnOnce() -> Option<Time>) -> Option<Time> {
         self.planned.store(UNPLANNED, Ordering::SeqCst);
         let deadline = deadline();
         if let Some(deadline) = deadline {
@@ -187,7 +187,7 @@ impl Activity {
     }
 
     /// Clears all marks, because the interface went down. Counters remain.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         for mark in [&self.unanswered_since, &self.keepalive_due, &self.last_traversal] {
             mark.clear();
         }

@@ -24,7 +24,7 @@ pub(crate) type Displaced = [Option<Arc<Keypair>>; 2];
 
 impl Keypairs {
     /// Adds a new keypair.
-    pub fn begin(&mut self, new: Arc<Keypair>) -> Displaced {
+    pub(crate) fn begin(&mut self, new: Arc<Keypair>) -> Displaced {
         match new.role {
             Role::Initiator => {
                 let current = self.current.replace(new);
@@ -39,20 +39,20 @@ impl Keypairs {
 
     /// Handles data received by `keypair`. If it is `next`, it becomes `current`; otherwise returns
     /// `None`.
-    pub fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Displaced> {
+    pub(crate) fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Displaced> {
         self.next.take_if(|next| Arc::ptr_eq(next, keypair))?;
         let current = self.current.replace(keypair.clone());
         Some([std::mem::replace(&mut self.previous, current), None])
     }
 
     /// Whether one of them has this remote index.
-    pub fn has_remote(&self, index: u32) -> bool {
+    pub(crate) fn has_remote(&self, index: u32) -> bool {
         let all = [&self.current, &self.previous, &self.next];
         all.into_iter().flatten().any(|keypair| keypair.send.remote_index == index)
     }
 
     /// Removes and returns all keypairs.
-    pub fn clear(&mut self) -> impl Iterator<Item = Arc<Keypair>> + use<> {
+    pub(crate) fn clear(&mut self) -> impl Iterator<Item = Arc<Keypair>> + use<> {
         let all = std::mem::take(self);
         [all.current, all.previous, all.next].into_iter().flatten()
     }

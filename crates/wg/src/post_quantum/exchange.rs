@@ -106,7 +106,7 @@ struct SentCiphertext {
 }
 
 impl Exchange {
-    pub fn new(role: Role) -> Self {
+    pub(crate) fn new(role: Role) -> Self {
         Self {
             role,
             phase: Phase::Idle,
@@ -118,18 +118,18 @@ impl Exchange {
     }
 
     /// Whether the peer is known to support the exchange.
-    pub fn has_answered(&self) -> bool {
+    pub(crate) fn has_answered(&self) -> bool {
         self.peer_answers
     }
 
     /// Whether the peer did not answer requests.
-    pub fn is_unresponsive(&self) -> bool {
+    pub(crate) fn is_unresponsive(&self) -> bool {
         matches!(self.phase, Phase::Unresponsive)
     }
 
     /// Starts the exchange of a new secret. Unless `urgent`, the encapsulator first waits for the
     /// offerer to start.
-    pub fn start(&mut self, urgent: bool, now: Time, rng: &mut impl CryptoRng) {
+    pub(crate) fn start(&mut self, urgent: bool, now: Time, rng: &mut impl CryptoRng) {
         if !matches!(self.phase, Phase::Idle | Phase::Unresponsive) {
             return;
         }
@@ -143,7 +143,7 @@ impl Exchange {
     }
 
     /// Handles a message of the peer.
-    pub fn handle_message(
+    pub(crate) fn handle_message(
         &mut self,
         message: &ExchangeMessage,
         now: Time,
@@ -172,7 +172,7 @@ impl Exchange {
     }
 
     /// Handles timers that are due.
-    pub fn handle_timeout(&mut self, now: Time) -> Option<Outcome> {
+    pub(crate) fn handle_timeout(&mut self, now: Time) -> Option<Outcome> {
         if self.encapsulation.until.is_some_and(|until| until <= now) {
             self.encapsulation =
                 Encapsulation { done: self.encapsulation.done, ..Encapsulation::default() };
@@ -216,12 +216,12 @@ impl Exchange {
     }
 
     /// Returns the next message to send.
-    pub fn poll_message(&mut self) -> Option<ExchangeMessage> {
+    pub(crate) fn poll_message(&mut self) -> Option<ExchangeMessage> {
         self.messages.pop_front()
     }
 
     /// Returns the time of the next call of [`Exchange::handle_timeout`].
-    pub fn poll_timeout(&self) -> Option<Time> {
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
         [self.due(), self.encapsulation.until].into_iter().flatten().min()
     }
 

@@ -20,20 +20,20 @@ pub(crate) type Shared = Box<Zeroizing<[u8; 32]>>;
 pub(crate) struct Seed(Box<Zeroizing<[u8; 64]>>);
 
 impl Seed {
-    pub fn generate(rng: &mut impl CryptoRng) -> Self {
+    pub(crate) fn generate(rng: &mut impl CryptoRng) -> Self {
         let mut seed = Box::new(Zeroizing::new([0; 64]));
         rng.fill_bytes(seed.as_mut_slice());
         Self(seed)
     }
 
     /// The public key.
-    pub fn key(&self) -> Vec<u8> {
+    pub(crate) fn key(&self) -> Vec<u8> {
         self.private().encapsulation_key().to_bytes().to_vec()
     }
 
     /// Returns the secret in a ciphertext. A ciphertext for another key gives another secret, with
     /// which every handshake fails.
-    pub fn open(&self, ciphertext: &[u8]) -> Option<Shared> {
+    pub(crate) fn open(&self, ciphertext: &[u8]) -> Option<Shared> {
         let ciphertext = ciphertext.try_into().ok()?;
         let secret = Zeroizing::new(self.private().decapsulate(&ciphertext));
         Some(boxed(secret.as_slice()))

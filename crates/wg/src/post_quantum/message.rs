@@ -46,7 +46,7 @@ impl Kind {
         [Self::Request, Self::Answer, Self::Key, Self::Ciphertext, Self::Done, Self::Ready];
 
     /// Total bytes of a key or ciphertext that is sent in parts. 0 for other kinds.
-    pub fn whole_len(self) -> usize {
+    pub(crate) fn whole_len(self) -> usize {
         match self {
             Self::Key => KEY_LEN,
             Self::Ciphertext => CIPHERTEXT_LEN,
@@ -122,12 +122,12 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    pub fn new(kind: Kind, id: u32) -> Self {
+    pub(crate) fn new(kind: Kind, id: u32) -> Self {
         Self { kind, id, whole: vec![0; kind.whole_len()].into(), received: 0 }
     }
 
     /// Adds a part. Returns the whole once all parts have arrived.
-    pub fn add(&mut self, message: &ExchangeMessage) -> Option<&[u8]> {
+    pub(crate) fn add(&mut self, message: &ExchangeMessage) -> Option<&[u8]> {
         if (message.kind, message.id) != (self.kind, self.id) {
             return None;
         }

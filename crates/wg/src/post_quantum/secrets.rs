@@ -47,7 +47,7 @@ pub(crate) struct StoredSecret {
 }
 
 impl StoredSecret {
-    pub fn new(id: u32, secret: Shared, now: Now) -> Self {
+    pub(crate) fn new(id: u32, secret: Shared, now: Now) -> Self {
         Self { id, secret, is_shared: false, agreed: now.time, agreed_wall: now.wall }
     }
 
@@ -67,12 +67,12 @@ impl StoredSecret {
 }
 
 impl Secrets {
-    pub fn add(&mut self, secret: StoredSecret) {
+    pub(crate) fn add(&mut self, secret: StoredSecret) {
         self.pending = Some(secret);
     }
 
     /// Marks a secret as known to the peer.
-    pub fn mark_shared(&mut self, id: u32) {
+    pub(crate) fn mark_shared(&mut self, id: u32) {
         if let Some(pending) = self.pending.as_mut().filter(|pending| pending.id == id) {
             pending.is_shared = true;
         }
@@ -80,7 +80,7 @@ impl Secrets {
 
     /// Handles a new session, with the ID of its secret if it has one. Returns whether the session
     /// shows that the previous secret was lost.
-    pub fn handle_session(&mut self, id: Option<u32>) -> bool {
+    pub(crate) fn handle_session(&mut self, id: Option<u32>) -> bool {
         (self.unconfirmed_responses, self.last_response) = (0, None);
         match id {
             Some(id) => {
@@ -97,7 +97,7 @@ impl Secrets {
     }
 
     /// Chooses the secret for a response. Returns its ID and the preshared key.
-    pub fn choose_for_response(
+    pub(crate) fn choose_for_response(
         &mut self,
         configured: &PresharedKey,
         pair: [&PublicKey; 2],
@@ -117,7 +117,7 @@ impl Secrets {
     }
 
     /// Returns the secrets with which a response may have been made, the most likely first.
-    pub fn candidates(
+    pub(crate) fn candidates(
         &self,
         configured: &PresharedKey,
         pair: [&PublicKey; 2],
@@ -126,17 +126,17 @@ impl Secrets {
         secret.map(move |secret| (secret.id, secret.combined(configured, pair)))
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.current.is_none() && self.pending.is_none()
     }
 
     /// Whether the secret in use must be replaced.
-    pub fn is_expired(&self, now: Time) -> bool {
+    pub(crate) fn is_expired(&self, now: Time) -> bool {
         self.current.as_ref().is_some_and(|current| now.since(current.agreed) >= SECRET_LIFETIME)
     }
 
     /// Returns the time when the secret with this ID was agreed on.
-    pub fn agreed(&self, id: u32) -> Option<Duration> {
+    pub(crate) fn agreed(&self, id: u32) -> Option<Duration> {
         let secret =
             [&self.pending, &self.current].into_iter().flatten().find(|secret| secret.id == id);
         secret.map(|secret| secret.agreed_wall)

@@ -8,14 +8,14 @@ use wg::{
 use crate::support::*;
 
 /// Runs for `seconds` with a host under load.
-pub fn run_loaded(world: &mut World, host: Id, seconds: u64) {
+pub(crate) fn run_loaded(world: &mut World, host: Id, seconds: u64) {
     for _ in 0..seconds * 2 {
         world.act(host, |host, now| host.control.set_under_load(now.time));
         world.run(millis(500));
     }
 }
 
-pub fn has_mac2(message: &Sent) -> bool {
+pub(crate) fn has_mac2(message: &Sent) -> bool {
     message.bytes[message.bytes.len() - 16..] != [0; 16]
 }
 

@@ -261,7 +261,7 @@ fn mutated_datagrams_change_nothing() {
     let templates: Vec<Vec<u8>> = world.wire.iter().map(|sent| sent.bytes.clone()).collect();
     for round in 0..20_000usize {
         let mut datagram = templates[round % templates.len()].clone();
-        for _ in 0..1 + rng.next_u32() % 4 {
+        for _ in 0..=(rng.next_u32() % 4) {
             let at = rng.next_u32() as usize % datagram.len();
             datagram[at] = rng.next_u32() as u8;
         }

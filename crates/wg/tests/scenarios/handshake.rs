@@ -251,7 +251,7 @@ fn indices_are_random_and_distinct() {
             world.send(A, B);
             world.run(secs(200));
         }
-        for message in world.wire.iter() {
+        for message in &world.wire {
             if matches!(message.what, What::Initiation | What::Response) {
                 indices.push(u32::from_le_bytes(message.bytes[4..8].try_into().unwrap()));
             }

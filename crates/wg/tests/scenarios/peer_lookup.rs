@@ -275,7 +275,7 @@ fn unknown_address_posts_one_event_per_lookup_timeout() {
     let mut world = world(10);
     let packet_to = |world: &mut World, last: u8| {
         world.act(B, |host, now| {
-            host.device.report_unknown_address([10, 9, 0, last].into(), now.time)
+            host.device.report_unknown_address([10, 9, 0, last].into(), now.time);
         });
     };
     let address_events = |world: &World| {

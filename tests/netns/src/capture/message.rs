@@ -20,11 +20,11 @@ pub struct Message {
 
 impl Message {
     /// The messages from or to a UDP port among the frames of an Ethernet device.
-    pub fn all(frames: &[Frame], port: u16) -> Vec<Message> {
-        frames.iter().filter_map(|frame| Message::of(frame, port)).collect()
+    pub fn all(frames: &[Frame], port: u16) -> Vec<Self> {
+        frames.iter().filter_map(|frame| Self::of(frame, port)).collect()
     }
 
-    fn of(frame: &Frame, port: u16) -> Option<Message> {
+    fn of(frame: &Frame, port: u16) -> Option<Self> {
         const UDP: u8 = 17;
         let (link, packet) = frame.bytes.split_at_checked(14)?;
         let (family, tos, protocol, header) = match link[12..] {
@@ -42,7 +42,7 @@ impl Message {
         let ports = [[udp[0], udp[1]], [udp[2], udp[3]]].map(u16::from_be_bytes);
         let is_ours = protocol == UDP && ports.contains(&port);
         let kind = *payload.first()?;
-        is_ours.then(|| Message {
+        is_ours.then(|| Self {
             direction: frame.direction,
             family,
             tos,

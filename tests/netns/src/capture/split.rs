@@ -24,12 +24,12 @@ impl Layout {
     ///
     /// # Panics
     /// If it is invalid.
-    pub fn of(packet: &[u8]) -> Layout {
+    pub fn of(packet: &[u8]) -> Self {
         let version = packet[0] >> 4;
         if version == 4 {
             let is_fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
             let id = u32::from(u16::from_be_bytes([packet[4], packet[5]]));
-            return Layout {
+            return Self {
                 version,
                 protocol: packet[9],
                 transport: usize::from(packet[0] & 0x0f) * 4,
@@ -38,10 +38,10 @@ impl Layout {
         }
         assert_eq!(version, 6, "not an IP packet: {packet:02x?}");
         if packet[6] != 44 {
-            return Layout { version, protocol: packet[6], transport: 40, fragment: None };
+            return Self { version, protocol: packet[6], transport: 40, fragment: None };
         }
         let id = u32::from_be_bytes([packet[44], packet[45], packet[46], packet[47]]);
-        Layout { version, protocol: packet[40], transport: 48, fragment: Some(id) }
+        Self { version, protocol: packet[40], transport: 48, fragment: Some(id) }
     }
 
     /// Source and destination.

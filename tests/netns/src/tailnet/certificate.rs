@@ -28,7 +28,7 @@ impl Certificate {
     ///
     /// # Panics
     /// If the system has no random numbers.
-    pub fn new(addresses: Addresses) -> Certificate {
+    pub fn new(addresses: Addresses) -> Self {
         let mut authority = params();
         // OpenSSL treats a certificate as self-signed if its issuer has the same name.
         authority.distinguished_name.push(DnType::CommonName, "The rig's authority");
@@ -42,7 +42,7 @@ impl Certificate {
     ///
     /// # Panics
     /// As [`Certificate::new`].
-    pub fn of(&self, addresses: Addresses) -> Certificate {
+    pub fn of(&self, addresses: Addresses) -> Self {
         signed(addresses, Rc::clone(&self.issuer), params())
     }
 
@@ -50,7 +50,7 @@ impl Certificate {
     ///
     /// # Panics
     /// As [`Certificate::new`], and if a name is invalid.
-    pub fn of_names(&self, addresses: Addresses, names: &[&str]) -> Certificate {
+    pub fn of_names(&self, addresses: Addresses, names: &[&str]) -> Self {
         let mut server = params();
         let name = |name: &&str| (*name).try_into().expect("it is a name");
         server.subject_alt_names.extend(names.iter().map(name).map(SanType::DnsName));
@@ -61,7 +61,7 @@ impl Certificate {
     ///
     /// # Panics
     /// As [`Certificate::new`].
-    pub fn of_days(&self, days: Range<i64>) -> Certificate {
+    pub fn of_days(&self, days: Range<i64>) -> Self {
         let at = |days| time::OffsetDateTime::now_utc() + time::Duration::days(days);
         let mut server = params();
         (server.not_before, server.not_after) = (at(days.start), at(days.end));

@@ -34,7 +34,7 @@ impl CoordinatorKind {
     ///
     /// # Panics
     /// If it is an unknown name.
-    pub fn wanted() -> CoordinatorKind {
+    pub fn wanted() -> Self {
         match env::var("LINERATE_NETNS_COORDINATOR").as_deref() {
             Ok("linerate") => Linerate,
             Ok("headscale") | Err(_) => Headscale,
@@ -67,11 +67,7 @@ impl Coordinator {
     ///
     /// # Panics
     /// If it does not start; its log is in the message.
-    pub(super) fn start(
-        kind: CoordinatorKind,
-        host: Host,
-        certificate: &Certificate,
-    ) -> Coordinator {
+    pub(super) fn start(kind: CoordinatorKind, host: Host, certificate: &Certificate) -> Self {
         let addresses = Switch::coordinator();
         let own = Family::ALL.map(|family| addresses.of(family));
         host.run(format!("mkdir {FOLDER}"));
@@ -86,7 +82,7 @@ impl Coordinator {
         host.write(kind.config_name(), &config);
         let program = kind.program().expect("it was found at the start").display().to_string();
         let auth_key = String::new();
-        let mut coordinator = Coordinator { host, kind, program, service: None, url, auth_key };
+        let mut coordinator = Self { host, kind, program, service: None, url, auth_key };
         coordinator.restart();
         coordinator.populate();
         coordinator
@@ -97,11 +93,11 @@ impl Coordinator {
     ///
     /// # Panics
     /// If it does not start; its log is in the message.
-    pub fn start_replica(&self, host: Host, url: &str, configuration: &str) -> Coordinator {
+    pub fn start_replica(&self, host: Host, url: &str, configuration: &str) -> Self {
         host.run(format!("mkdir {FOLDER}"));
         host.write_secret("coordinator/noise.key", &self.host.read(&format!("{FOLDER}/noise.key")));
         host.write(self.kind.config_name(), configuration);
-        let mut other = Coordinator {
+        let mut other = Self {
             host,
             kind: self.kind,
             program: self.program.clone(),

@@ -10,7 +10,7 @@ use crate::service::Service;
 use crate::wait::eventually;
 
 /// Address of the proxy.
-pub const PROXY_VARIABLE: &str = "HTTPS_PROXY=http://192.168.0.1:3128";
+pub(super) const PROXY_VARIABLE: &str = "HTTPS_PROXY=http://192.168.0.1:3128";
 
 /// It only connects to the HTTPS port, as most proxies do.
 const TINYPROXY: &str = "Port 3128\nListen 192.168.0.1\nTimeout 600\nConnectPort 443\n";
@@ -29,7 +29,7 @@ const WELL_KNOWN: [&str; 2] = ["c000:aa", "c000:ab"];
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The program that a box needs.
-pub fn program(nat: Nat) -> Option<&'static str> {
+pub(super) fn program(nat: Nat) -> Option<&'static str> {
     match nat {
         Nat::Nat64 => Some("tayga"),
         Nat::OnlyProxy => Some("tinyproxy"),
@@ -38,7 +38,7 @@ pub fn program(nat: Nat) -> Option<&'static str> {
 }
 
 /// Whether a program is not installed, which is announced.
-pub fn is_missing(program: &'static str) -> bool {
+pub(super) fn is_missing(program: &'static str) -> bool {
     // Includes root's PATH.
     let path = env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let is_there = env::split_paths(&path).any(|folder| folder.join(program).exists());
@@ -52,7 +52,7 @@ pub fn is_missing(program: &'static str) -> bool {
 ///
 /// # Panics
 /// If they do not start.
-pub fn serve(nat: Nat, router: &Host, inside: &str, host: &Host) -> Option<Service> {
+pub(super) fn serve(nat: Nat, router: &Host, inside: &str, host: &Host) -> Option<Service> {
     match nat {
         Nat::Nat64 => {
             let translator = translate(router);

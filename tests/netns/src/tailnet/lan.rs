@@ -20,11 +20,11 @@ impl Lan {
     pub fn behind(router: &Host) -> Host {
         let behind = Host::new("behind");
         cable(router, "lan", &behind, "eth0", 1500);
-        address(router, "lan", &format!("{}/24", Lan::ROUTER));
-        address(&behind, "eth0", &format!("{}/24", Lan::HOST));
-        address(&behind, "lo", &format!("{}/32", Lan::WORLD));
-        behind.run(format!("ip route add default via {}", Lan::ROUTER));
-        router.run(format!("ip route add {}/32 via {}", Lan::WORLD, Lan::HOST));
+        address(router, "lan", &format!("{}/24", Self::ROUTER));
+        address(&behind, "eth0", &format!("{}/24", Self::HOST));
+        address(&behind, "lo", &format!("{}/32", Self::WORLD));
+        behind.run(format!("ip route add default via {}", Self::ROUTER));
+        router.run(format!("ip route add {}/32 via {}", Self::WORLD, Self::HOST));
         behind
     }
 }

@@ -78,7 +78,7 @@ impl From<MemberKind> for MemberProgram {
     ///
     /// # Panics
     /// If it is not installed.
-    fn from(kind: MemberKind) -> MemberProgram {
+    fn from(kind: MemberKind) -> Self {
         let peer = |name| crate::peer(name).unwrap_or_else(|| panic!("{name} is not installed"));
         let (daemon, client) = match kind {
             MemberKind::Linerate => {
@@ -87,7 +87,7 @@ impl From<MemberKind> for MemberProgram {
             }
             MemberKind::Tailscaled => (peer("tailscaled"), peer("tailscale")),
         };
-        MemberProgram { kind, daemon, client, environment: Vec::new() }
+        Self { kind, daemon, client, environment: Vec::new() }
     }
 }
 
@@ -108,9 +108,9 @@ impl Member {
         host: Host,
         program: impl Into<MemberProgram>,
         flags: &str,
-    ) -> Member {
+    ) -> Self {
         let coordinator = &tailnet.coordinator;
-        Member::join_at(coordinator.url(), coordinator.auth_key(), host, program, flags)
+        Self::join_at(coordinator.url(), coordinator.auth_key(), host, program, flags)
     }
 
     /// The same with any coordinator and this auth key.
@@ -123,8 +123,8 @@ impl Member {
         host: Host,
         program: impl Into<MemberProgram>,
         flags: &str,
-    ) -> Member {
-        let mut member = Member::start(host, program);
+    ) -> Self {
+        let mut member = Self::start(host, program);
         let joined = member.log_in(url, key, flags);
         assert!(joined.ok, "{} does not join: {}", member.host.name(), joined.stderr);
         member.addresses = member.own_addresses();
@@ -135,13 +135,13 @@ impl Member {
     ///
     /// # Panics
     /// If it does not start; its log is in the message.
-    pub fn start(host: Host, program: impl Into<MemberProgram>) -> Member {
+    pub fn start(host: Host, program: impl Into<MemberProgram>) -> Self {
         let program = program.into();
         let daemon = match program.kind {
             MemberKind::Linerate => None,
             MemberKind::Tailscaled => Some(start_tailscaled(&host, &program)),
         };
-        Member { host, addresses: Addresses::from_texts("", ""), program, daemon }
+        Self { host, addresses: Addresses::from_texts("", ""), program, daemon }
     }
 
     /// Logs in with a key. The output is in `stderr`.
@@ -225,7 +225,7 @@ impl Member {
     }
 
     /// The path by which it sends to another, from its status.
-    pub fn path_to(&self, other: &Member) -> Path {
+    pub fn path_to(&self, other: &Self) -> Path {
         let status = self.status();
         let peers = status["Peer"].as_object().into_iter().flat_map(|peers| peers.values());
         let v4 = other.addresses.of(Family::V4);
@@ -262,7 +262,7 @@ impl Member {
     ///
     /// # Panics
     /// If it does not.
-    pub fn reaches(&self, other: &Member, family: Family) {
+    pub fn reaches(&self, other: &Self, family: Family) {
         let target = other.addresses.of(family);
         let what = format!("{} reaches {}, {target}", self.host.name(), other.host.name());
         eventually(&what, PATIENCE, || {
@@ -276,7 +276,7 @@ impl Member {
     ///
     /// # Panics
     /// If it does not.
-    pub fn wait_until_direct(&self, other: &Member) -> String {
+    pub fn wait_until_direct(&self, other: &Self) -> String {
         let target = other.addresses.of(Family::V4);
         let what = format!("a direct path from {} to {}", self.host.name(), other.host.name());
         let mut at = None;
@@ -294,7 +294,7 @@ impl Member {
     ///
     /// # Panics
     /// If it does not.
-    pub fn wait_until_relayed(&self, other: &Member, relay: &str) {
+    pub fn wait_until_relayed(&self, other: &Self, relay: &str) {
         let target = other.addresses.of(Family::V4);
         let what = format!("{} to {} by {relay}", self.host.name(), other.host.name());
         eventually(&what, PATIENCE, || {

@@ -104,38 +104,38 @@ pub enum Nat {
 
 impl Nat {
     /// All.
-    pub const ALL: [Nat; 15] = [
-        Nat::FullCone,
-        Nat::Hairpin,
-        Nat::AddressRestricted,
-        Nat::PortRestricted,
-        Nat::WithoutInputDrop,
-        Nat::Symmetric,
-        Nat::WithIpv6,
-        Nat::Double,
-        Nat::Forgetful,
-        Nat::WithoutUdp,
-        Nat::OnlyHttps,
-        Nat::ConeWithIpv6,
-        Nat::OnlyIpv6,
-        Nat::Nat64,
-        Nat::OnlyProxy,
+    pub const ALL: [Self; 15] = [
+        Self::FullCone,
+        Self::Hairpin,
+        Self::AddressRestricted,
+        Self::PortRestricted,
+        Self::WithoutInputDrop,
+        Self::Symmetric,
+        Self::WithIpv6,
+        Self::Double,
+        Self::Forgetful,
+        Self::WithoutUdp,
+        Self::OnlyHttps,
+        Self::ConeWithIpv6,
+        Self::OnlyIpv6,
+        Self::Nat64,
+        Self::OnlyProxy,
     ];
 
     /// Whether it routes IPv6.
     pub fn has_ipv6(self) -> bool {
-        matches!(self, Nat::WithIpv6 | Nat::ConeWithIpv6) || !self.has_ipv4()
+        matches!(self, Self::WithIpv6 | Self::ConeWithIpv6) || !self.has_ipv4()
     }
 
     /// Whether hosts behind it have an IPv4 address.
     pub fn has_ipv4(self) -> bool {
-        !matches!(self, Nat::OnlyIpv6 | Nat::Nat64)
+        !matches!(self, Self::OnlyIpv6 | Self::Nat64)
     }
 
     /// Environment variables of programs behind it.
     pub fn environment(self) -> Vec<String> {
         match self {
-            Nat::OnlyProxy => vec![gateway::PROXY_VARIABLE.to_owned()],
+            Self::OnlyProxy => vec![gateway::PROXY_VARIABLE.to_owned()],
             _ => Vec::new(),
         }
     }
@@ -150,33 +150,33 @@ impl Nat {
     /// this address.
     pub(super) fn set(self, router: &Host, inside: &str) {
         let to_the_host = match self {
-            Nat::FullCone => format!("iifname wan meta l4proto udp dnat to {inside}"),
-            Nat::Hairpin => format!("fib daddr type local meta l4proto udp dnat to {inside}"),
-            Nat::AddressRestricted => {
+            Self::FullCone => format!("iifname wan meta l4proto udp dnat to {inside}"),
+            Self::Hairpin => format!("fib daddr type local meta l4proto udp dnat to {inside}"),
+            Self::AddressRestricted => {
                 format!("iifname wan ip saddr @sent meta l4proto udp dnat to {inside}")
             }
             _ => String::new(),
         };
         let note = match self {
-            Nat::AddressRestricted => "oifname wan meta l4proto udp update @sent { ip daddr }",
+            Self::AddressRestricted => "oifname wan meta l4proto udp update @sent { ip daddr }",
             _ => "",
         };
         let back = match self {
-            Nat::Hairpin => "iifname lan oifname lan masquerade",
+            Self::Hairpin => "iifname lan oifname lan masquerade",
             _ => "",
         };
         let ports = match self {
-            Nat::Symmetric | Nat::WithIpv6 => "fully-random",
+            Self::Symmetric | Self::WithIpv6 => "fully-random",
             _ => "",
         };
         let input = match self {
-            Nat::WithoutInputDrop => "",
+            Self::WithoutInputDrop => "",
             _ => "iifname wan ct state new drop",
         };
         let through = match self {
-            Nat::WithoutUdp => "meta l4proto udp drop",
-            Nat::OnlyProxy => "iifname lan drop",
-            Nat::OnlyHttps => {
+            Self::WithoutUdp => "meta l4proto udp drop",
+            Self::OnlyProxy => "iifname lan drop",
+            Self::OnlyHttps => {
                 "iifname lan tcp dport != 443 drop; iifname lan meta l4proto != tcp drop"
             }
             _ => "",
@@ -190,7 +190,7 @@ impl Nat {
             .replace("THROUGH", through);
         let file = router.write("rules", &rules);
         router.run(format!("nft -f {file}"));
-        if self == Nat::Forgetful {
+        if self == Self::Forgetful {
             for kind in ["", "_stream"] {
                 router.run(format!(
                     "echo 20 >/proc/sys/net/netfilter/nf_conntrack_udp_timeout{kind}"

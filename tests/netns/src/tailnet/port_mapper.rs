@@ -62,7 +62,7 @@ impl PortMapper {
     }
 
     /// Starts one with this address, on a box with the devices `lan` and `wan`.
-    pub(super) fn start(router: Host, external: String, mapping: Mapping) -> PortMapper {
+    pub(super) fn start(router: Host, external: String, mapping: Mapping) -> Self {
         let tables = if mapping == Mapping::NatPmp { [TABLE, WITHOUT_PCP] } else { [TABLE, ""] };
         let tables = router.write("mapped.nft", &tables.concat());
         router.run(format!("nft -f {tables}"));
@@ -79,7 +79,7 @@ impl PortMapper {
                  allow 1024-65535 0.0.0.0/0 1024-65535\ndeny 0-65535 0.0.0.0/0 0-65535\n"
             ),
         );
-        let mut mapper = PortMapper { router, external, mapping, service: None };
+        let mut mapper = Self { router, external, mapping, service: None };
         mapper.serve();
         mapper
     }

@@ -57,14 +57,14 @@ impl Provider {
     ///
     /// # Panics
     /// If either does not start; its log is in the message.
-    pub fn start(coordinator: &mut Coordinator, users: &Value, more: &str) -> Option<Provider> {
-        if Provider::program().is_none() {
+    pub fn start(coordinator: &mut Coordinator, users: &Value, more: &str) -> Option<Self> {
+        if Self::program().is_none() {
             skips::skip("oidc-provider (tests/netns/peers tailnet)");
             return None;
         }
         let host = coordinator.host.clone();
         let url = format!("{}:{PORT}", coordinator.url());
-        let mut provider = Provider { host, url, service: None };
+        let mut provider = Self { host, url, service: None };
         provider.set_users(users);
         provider.restart();
         coordinator.configure(&format!(
@@ -85,7 +85,7 @@ impl Provider {
     /// If it does not start; its log is in the message.
     pub fn restart(&mut self) {
         self.service = None;
-        let program = Provider::program().expect("it was found at the start");
+        let program = Self::program().expect("it was found at the start");
         let callback = self.url.replace(&format!(":{PORT}"), CALLBACK);
         let words = format!(
             "node {} {} /run/rig/tls.pem /run/rig/tls.key /run/rig/users.json {callback}",

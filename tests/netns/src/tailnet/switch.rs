@@ -58,7 +58,7 @@ pub enum Uplink {
 
 impl Switch {
     /// A switch and the coordinator's host. Hosts have this authority in /run/rig/ca.pem.
-    pub fn new(authority: &str) -> (Switch, Host) {
+    pub fn new(authority: &str) -> (Self, Host) {
         let switch = Host::new("switch");
         switch.run("ip link add br0 type bridge && ip link set br0 up");
         let [host, backbone] = [("coordinator", COORDINATOR), ("backbone", BACKBONE)].map(|at| {
@@ -69,7 +69,7 @@ impl Switch {
         });
         forward(&backbone);
         route_links(&host);
-        let switch = Switch {
+        let switch = Self {
             host: switch,
             used: Cell::new(COORDINATOR),
             authority: authority.to_owned(),
@@ -96,7 +96,7 @@ impl Switch {
                 plug(&self.host, &host, "eth0", number);
                 Addresses::new(SWITCH, number).assign(&host, "eth0");
                 // Programs assume that a machine without a default route has no network.
-                default_route(&host, &Switch::coordinator());
+                default_route(&host, &Self::coordinator());
                 route_links(&host);
             }
             Uplink::Behind(nat) => self.put_behind(nat, &host, number),

@@ -12,7 +12,7 @@
 mod docker;
 mod full_tunnel;
 mod outside;
-pub mod page;
+pub(crate) mod page;
 mod router;
 
 use std::time::Duration;
@@ -37,7 +37,7 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new() -> Hosts {
+    fn new() -> Self {
         let (client, net, exit) = Pair::routed_hosts();
         let world = Host::new("world");
         cable(&exit, "eth1", &world, "eth0", 1500);
@@ -48,7 +48,7 @@ impl Hosts {
         for host in [&client, &exit] {
             host.run("chmod 700 /run/rig");
         }
-        Hosts { client, net, exit, world, keys: [Key::generate(), Key::generate()] }
+        Self { client, net, exit, world, keys: [Key::generate(), Key::generate()] }
     }
 
     /// Brings the client up: `lines` in `[Interface]`, and the exit as its peer.

@@ -53,7 +53,7 @@ struct Flood {
 
 impl Flood {
     /// `train` datagrams per system call.
-    fn start(from: &Side, to: &Side, train: usize) -> Flood {
+    fn start(from: &Side, to: &Side, train: usize) -> Self {
         let address: SocketAddr =
             to.inner.endpoint(Family::V4, 9).parse().expect("an address of the rig");
         // The socket's buffer stays full, so that no ICMP error is sent.
@@ -75,7 +75,7 @@ impl Flood {
             drop(sink);
             sent
         });
-        Flood { stop, sender }
+        Self { stop, sender }
     }
 
     /// Ends the flood; returns how many datagrams the sender sent.

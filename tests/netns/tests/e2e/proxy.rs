@@ -15,7 +15,7 @@ mod crowd;
 mod http;
 mod idle;
 mod sandbox;
-pub mod services;
+pub(crate) mod services;
 
 use std::env;
 use std::io::{Read, Write};

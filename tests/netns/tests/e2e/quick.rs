@@ -42,7 +42,7 @@ struct Quick {
 
 impl Quick {
     /// Writes wg0.conf: keys, addresses, these further lines and the peer with these allowed IPs.
-    fn new() -> Quick {
+    fn new() -> Self {
         let (left, right) = Pair::hosts(1500);
         let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
         for far in ["192.0.2.1/32", "2001:db8::1/128"] {
@@ -54,7 +54,7 @@ impl Quick {
         left.run("chmod 700 /run/rig");
         let program = wg_quick(&left);
         let before = state(&left);
-        Quick { left, right, key, program, before }
+        Self { left, right, key, program, before }
     }
 
     /// Runs wg-quick by this wrapper. The output is in `stderr`.

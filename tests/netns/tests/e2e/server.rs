@@ -6,7 +6,7 @@ mod first;
 mod hostile;
 mod life;
 mod lock;
-pub mod mesh;
+pub(crate) mod mesh;
 mod networks;
 mod oidc;
 mod operations;

@@ -51,11 +51,11 @@ pub(super) trait Aead {
 
 impl Aead for Variant {
     fn seal(&self, batch: &mut [Seal<'_>]) {
-        Variant::seal(*self, batch);
+        Self::seal(*self, batch);
     }
 
     fn open(&self, batch: &mut [Open<'_>]) {
-        Variant::open(*self, batch);
+        Self::open(*self, batch);
     }
 }
 

@@ -75,7 +75,7 @@ fn store(words: &mut [u64; LANES], value: __m512i) {
 impl Field {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn small(value: i64) -> Self {
+    pub(super) fn small(value: i64) -> Self {
         let mut limbs = [_mm512_setzero_si512(); LIMBS];
         limbs[0] = _mm512_set1_epi64(value);
         Self(limbs)
@@ -84,13 +84,13 @@ impl Field {
     /// The same element in each lane.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn splat(limbs: &Limbs) -> Self {
+    pub(super) fn splat(limbs: &Limbs) -> Self {
         Self(limbs.map(|limb| _mm512_set1_epi64(limb as i64)))
     }
 
     /// Returns the element of the first lane.
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn first(&self) -> Limbs {
+    pub(super) fn first(&self) -> Limbs {
         self.0.map(|limb| {
             let mut lanes = [0; LANES];
             store(&mut lanes, limb);
@@ -101,7 +101,7 @@ impl Field {
     /// Loads 255 bits. The highest of the 256 bits is ignored (RFC 7748 section 5).
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn load(words: &Words) -> Self {
+    pub(super) fn load(words: &Words) -> Self {
         let [w0, w1, w2, w3] = words.each_ref().map(|words| load(words));
         let mask = _mm512_set1_epi64(MASK);
         let limbs = [
@@ -140,7 +140,7 @@ impl Field {
 
     /// Stores the number below the prime.
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn store(self) -> Words {
+    pub(super) fn store(self) -> Words {
         let [l0, l1, l2, l3, l4] = self.reduced();
         let mut words = Words::default();
         let values = [
@@ -158,7 +158,7 @@ impl Field {
     /// Swaps the elements in these lanes.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn swap(lanes: __mmask8, one: &mut Self, other: &mut Self) {
+    pub(super) fn swap(lanes: __mmask8, one: &mut Self, other: &mut Self) {
         for (one, other) in one.0.iter_mut().zip(&mut other.0) {
             let both = (*one, *other);
             *one = _mm512_mask_blend_epi64(lanes, both.0, both.1);
@@ -168,7 +168,7 @@ impl Field {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn add(&self, other: &Self) -> Self {
+    pub(super) fn add(&self, other: &Self) -> Self {
         let mut sums = self.0;
         for (sum, other) in sums.iter_mut().zip(other.0) {
             *sum = _mm512_add_epi64(*sum, other);
@@ -178,7 +178,7 @@ impl Field {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn sub(&self, other: &Self) -> Self {
+    pub(super) fn sub(&self, other: &Self) -> Self {
         let mut limbs = self.0;
         for ((limb, other), twice) in limbs.iter_mut().zip(other.0).zip(TWICE_PRIME) {
             let more = _mm512_add_epi64(*limb, _mm512_set1_epi64(twice));
@@ -189,7 +189,7 @@ impl Field {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
-    pub fn mul(&self, other: &Self) -> Self {
+    pub(super) fn mul(&self, other: &Self) -> Self {
         let ([a0, a1, a2, a3, a4], [b0, b1, b2, b3, b4]) = (self.0, other.0);
         let products = products!(
             [a0 b0],
@@ -208,7 +208,7 @@ impl Field {
     /// Squares. The product of two different limbs is computed once and counts twice.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
-    pub fn square(&self) -> Self {
+    pub(super) fn square(&self) -> Self {
         let [a0, a1, a2, a3, a4] = self.0;
         let products = products!(
             [; a0],
@@ -227,7 +227,7 @@ impl Field {
     /// Returns [`A24`] times this element plus another one.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
-    pub fn mul_a24_add(&self, other: &Self) -> Self {
+    pub(super) fn mul_a24_add(&self, other: &Self) -> Self {
         let (zero, a24) = (_mm512_setzero_si512(), _mm512_set1_epi64(A24));
         let mut sums = other.0;
         for (i, limb) in self.0.into_iter().enumerate() {
@@ -263,7 +263,7 @@ impl Field {
     /// Inverts each element, or leaves 0 for 0. Costs three products for each and one power
     /// (Montgomery's trick).
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
-    pub fn invert_each<const N: usize>(elements: &mut [Self; N]) {
+    pub(super) fn invert_each<const N: usize>(elements: &mut [Self; N]) {
         let (zero, one) = (Self::small(0), Self::small(1));
         let mut product = one;
         // The product of the preceding elements for each element, and the lanes in which the

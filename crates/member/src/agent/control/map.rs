@@ -54,7 +54,7 @@ pub(super) struct Stream<'a> {
 
 impl Stream<'_> {
     /// Follows the stream. Returns when the channel of events is closed.
-    pub async fn follow(
+    pub(super) async fn follow(
         &mut self,
         node_key: NodePublic,
         announced: &Announcement,

@@ -35,7 +35,7 @@ pub(super) struct Pings<'a, C> {
 
 impl<C: Transport> Pings<'_, C> {
     /// Answers pings in order. Returns when both channels are closed.
-    pub async fn answer(
+    pub(super) async fn answer(
         &self,
         pings: &mut mpsc::Receiver<PingRequest>,
         answers: &mut mpsc::Receiver<Answer>,

@@ -87,7 +87,7 @@ impl Connection {
                 // Ignores trailers.
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => return Ok(data),
-                    Err(_) => continue,
+                    Err(_) => {}
                 },
                 Some(Err(error)) => return Err(self.error(&error)),
                 None => {

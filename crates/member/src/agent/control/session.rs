@@ -69,7 +69,7 @@ pub(super) struct Session<C> {
 }
 
 impl<C: Transport> Session<C> {
-    pub fn new(settings: Settings<C>, events: mpsc::Sender<Event>) -> Self {
+    pub(super) fn new(settings: Settings<C>, events: mpsc::Sender<Event>) -> Self {
         Self {
             settings,
             events,
@@ -83,7 +83,7 @@ impl<C: Transport> Session<C> {
     }
 
     /// Runs commands until their channel is closed.
-    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+    pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let (set_node_info, node_info) = watch::channel(None);
         let (answers, mut pending_answers) = mpsc::channel(MAX_PING_ANSWERS);
         let (send_tka_request, mut tka_requests) = watch::channel(None);
@@ -159,7 +159,7 @@ impl<C: Transport> Session<C> {
                 Goal::Join(_) => self.join(&connection, &mut inbox.node_info).await?,
                 Goal::Stay(_) => {
                     let ended = self.stay(&connection, inbox).await;
-                    if let Err(ControlError::UnknownNode) = ended
+                    if matches!(ended, Err(ControlError::UnknownNode))
                         && let Goal::Stay(login) = &self.goal
                     {
                         self.set_goal(Goal::Join(Registration::new(login.clone())));

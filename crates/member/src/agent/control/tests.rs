@@ -1,4 +1,4 @@
-pub mod coordinator;
+pub(crate) mod coordinator;
 mod dialling;
 mod hostile;
 mod logins;
@@ -24,7 +24,7 @@ use super::{Command, Event, Settings, session::Session};
 const KEY: NodePublic = NodePublic([1; 32]);
 
 /// Connects to the coordinator of this network, whatever the URL.
-pub fn connect(
+pub(crate) fn connect(
     network: Network,
 ) -> impl Fn(Settings, mpsc::Receiver<Command>, mpsc::Sender<Event>) {
     move |Settings { url, server_key, machine_key, .. }, commands, events| {

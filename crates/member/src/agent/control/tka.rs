@@ -47,7 +47,7 @@ pub(super) async fn forward_all(
             return;
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Sends a GET request with a body, as Tailscale's clients do.

@@ -37,7 +37,7 @@ pub(super) struct NodeFacts {
 }
 
 impl NodeFacts {
-    pub fn of(node: &ThisNode, wall: Duration) -> Self {
+    pub(super) fn of(node: &ThisNode, wall: Duration) -> Self {
         Self {
             wants_running: node.prefs().want_running,
             has_key: node.has_key(),
@@ -103,7 +103,7 @@ struct MapStream {
 
 impl Login {
     /// The state for users.
-    pub fn state(&self, node: NodeFacts) -> State {
+    pub(super) fn state(&self, node: NodeFacts) -> State {
         match () {
             () if !self.page.is_empty() || self.needs_login => State::NeedsLogin,
             () if !node.has_key || node.has_expired => State::NeedsLogin,
@@ -115,27 +115,27 @@ impl Login {
         }
     }
 
-    pub fn is_connected(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.stream.is_connected
     }
 
     /// Whether a map was received in this session.
-    pub fn has_map(&self) -> bool {
+    pub(super) fn has_map(&self) -> bool {
         self.stream.has_map
     }
 
     /// The login page, or empty.
-    pub fn page(&self) -> &str {
+    pub(super) fn page(&self) -> &str {
         &self.page
     }
 
     /// The auth key for the case that the coordinator rejects the node key.
-    pub fn fallback_key(&self) -> Option<AuthKey> {
+    pub(super) fn fallback_key(&self) -> Option<AuthKey> {
         self.fallback_key.clone()
     }
 
     /// Starts with an auth key, or with the present node key.
-    pub fn start(&mut self, auth_key: Option<AuthKey>, node: NodeFacts) -> Vec<Action> {
+    pub(super) fn start(&mut self, auth_key: Option<AuthKey>, node: NodeFacts) -> Vec<Action> {
         let needs_key = !node.has_key || self.needs_login;
         let is_admitted = self.stream.is_connected && self.page.is_empty();
         if auth_key.is_none() {
@@ -154,24 +154,24 @@ impl Login {
     }
 
     /// A login begins. The data plane must create a candidate key.
-    pub fn begin(&mut self, auth_key: Option<AuthKey>) {
+    pub(super) fn begin(&mut self, auth_key: Option<AuthKey>) {
         self.pending = Some(PendingLogin { auth_key, previous: None });
     }
 
     /// The data plane created a candidate key. Returns the auth key and the signature to renew for
     /// it; `None` if no login waits for it.
-    pub fn handle_candidate(&mut self) -> Option<(Option<AuthKey>, Option<Vec<u8>>)> {
+    pub(super) fn handle_candidate(&mut self) -> Option<(Option<AuthKey>, Option<Vec<u8>>)> {
         let PendingLogin { auth_key, previous } = self.pending.take()?;
         self.auth_key.clone_from(&auth_key);
         Some((auth_key, previous))
     }
 
-    pub fn handle_connected(&mut self, resumed: bool) -> Vec<Action> {
+    pub(super) fn handle_connected(&mut self, resumed: bool) -> Vec<Action> {
         (self.stream.is_connected, self.stream.is_new) = (true, !resumed);
         vec![Action::ClearControlProblems]
     }
 
-    pub fn handle_disconnected(&mut self, why: &str, node: NodeFacts) -> Vec<Action> {
+    pub(super) fn handle_disconnected(&mut self, why: &str, node: NodeFacts) -> Vec<Action> {
         self.stream.is_connected = false;
         let mut actions = vec![Action::Problem("control", Some(format!("the coordinator: {why}")))];
         if !self.stream.has_map && !node.is_in_map {
@@ -181,12 +181,12 @@ impl Login {
     }
 
     /// The session ended.
-    pub fn handle_session_end(&mut self) {
+    pub(super) fn handle_session_end(&mut self) {
         (self.stream.is_connected, self.stream.has_map) = (false, false);
     }
 
     /// The user must log in at this URL.
-    pub fn handle_auth_url(&mut self, page: String) -> Vec<Action> {
+    pub(super) fn handle_auth_url(&mut self, page: String) -> Vec<Action> {
         if !is_page(&page) {
             let problem = "the coordinator sent an invalid login page".to_owned();
             return vec![Action::Problem("control", Some(problem))];
@@ -197,7 +197,7 @@ impl Login {
 
     /// The coordinator requires another node key. `renewable` is the signature of the present one,
     /// if tailnet lock can renew it: then the last login is repeated, signed like the previous one.
-    pub fn handle_rejected_key(&mut self, renewable: Option<Vec<u8>>) -> Vec<Action> {
+    pub(super) fn handle_rejected_key(&mut self, renewable: Option<Vec<u8>>) -> Vec<Action> {
         if renewable.is_some() {
             let auth_key = self.auth_key.take().or(self.fallback_key.take());
             self.pending = Some(PendingLogin { auth_key, previous: renewable });
@@ -212,7 +212,7 @@ impl Login {
         }
     }
 
-    pub fn handle_refused(&mut self, why: String, node: NodeFacts) -> Vec<Action> {
+    pub(super) fn handle_refused(&mut self, why: String, node: NodeFacts) -> Vec<Action> {
         self.needs_login |= !node.has_key;
         let problem = format!("the coordinator refuses: {why}");
         vec![
@@ -222,7 +222,7 @@ impl Login {
     }
 
     /// A map or a keepalive was received. Returns whether it is the first map of a stream.
-    pub fn handle_map(&mut self, is_keepalive: bool) -> bool {
+    pub(super) fn handle_map(&mut self, is_keepalive: bool) -> bool {
         if is_keepalive {
             return false;
         }
@@ -231,14 +231,14 @@ impl Login {
     }
 
     /// A map was applied. If the node key has expired by then, the fallback key is used.
-    pub fn handle_applied_map(&mut self, node: NodeFacts) -> Vec<Action> {
+    pub(super) fn handle_applied_map(&mut self, node: NodeFacts) -> Vec<Action> {
         match self.fallback_key.take() {
             Some(key) if node.has_expired => vec![Action::Begin(Some(key))],
             _ => Vec::new(),
         }
     }
 
-    pub fn handle_registered(&mut self, is_authorized: bool) -> Vec<Action> {
+    pub(super) fn handle_registered(&mut self, is_authorized: bool) -> Vec<Action> {
         self.needs_login = false;
         self.needs_approval = !is_authorized;
         self.page.clear();
@@ -247,11 +247,11 @@ impl Login {
     }
 
     /// Stores the reply of a logout until it is done.
-    pub fn add_logout(&mut self, reply: Reply<()>) {
+    pub(super) fn add_logout(&mut self, reply: Reply<()>) {
         self.logouts.push(reply);
     }
 
-    pub fn handle_logged_out(&mut self) {
+    pub(super) fn handle_logged_out(&mut self) {
         self.needs_login = true;
         self.fallback_key = None;
         self.page.clear();

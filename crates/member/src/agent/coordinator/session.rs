@@ -65,21 +65,21 @@ struct Commands {
 }
 
 impl Session {
-    pub fn new(parts: SessionParts) -> Self {
+    pub(super) fn new(parts: SessionParts) -> Self {
         Self { parts, number: 0, open: None }
     }
 
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
     /// Whether the events of this session count.
-    pub fn is_current(&self, session: u32) -> bool {
+    pub(super) fn is_current(&self, session: u32) -> bool {
         session == self.number
     }
 
     /// Whether it is the session of these preferences.
-    pub fn matches(&self, prefs: &Prefs) -> bool {
+    pub(super) fn matches(&self, prefs: &Prefs) -> bool {
         let is_same = |open: &OpenSession| {
             open.url == prefs.control_url && open.server_key == prefs.server_key
         };
@@ -87,7 +87,13 @@ impl Session {
     }
 
     /// Starts a session with the coordinator of the preferences. `url` is its parsed URL.
-    pub fn start(&mut self, url: ControlUrl, prefs: &Prefs, scope: Scope, announced: Announcement) {
+    pub(super) fn start(
+        &mut self,
+        url: ControlUrl,
+        prefs: &Prefs,
+        scope: Scope,
+        announced: Announcement,
+    ) {
         let SessionParts { machine_key, roots, hook, events, connect, .. } = &self.parts;
         let settings = control::Settings {
             url,
@@ -119,7 +125,7 @@ impl Session {
     }
 
     /// Ends the session. Its events are ignored from now on.
-    pub fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         // A session ends when its channel is closed.
         if self.open.take().is_some() {
             self.number += 1;
@@ -127,14 +133,14 @@ impl Session {
     }
 
     /// The coordinator proved that it has this key.
-    pub fn set_server_key(&mut self, key: MachinePublic) {
+    pub(super) fn set_server_key(&mut self, key: MachinePublic) {
         if let Some(open) = &mut self.open {
             open.server_key = key;
         }
     }
 
     /// Sends the present state of this node, if it changed.
-    pub fn announce(&mut self, announced: Announcement) {
+    pub(super) fn announce(&mut self, announced: Announcement) {
         if let Some(open) = self.open.as_mut().filter(|open| open.announced != announced) {
             open.commands.announced = Some(Box::new(announced.clone()));
             open.announced = announced;
@@ -142,28 +148,28 @@ impl Session {
     }
 
     /// Sets the goal: to log in, to resume, or to log out.
-    pub fn set_goal(&mut self, goal: Command) {
+    pub(super) fn set_goal(&mut self, goal: Command) {
         if let Some(open) = &mut self.open {
             open.commands.goal = Some(goal);
         }
     }
 
     /// Connects again after a network change.
-    pub fn reconnect(&mut self) {
+    pub(super) fn reconnect(&mut self) {
         if let Some(open) = &mut self.open {
             open.commands.reconnect = true;
         }
     }
 
     /// Sends the request about tailnet lock.
-    pub fn request_tka(&mut self, request: SyncRequest) {
+    pub(super) fn request_tka(&mut self, request: SyncRequest) {
         if let Some(open) = &mut self.open {
             open.commands.tka_request = Some(request);
         }
     }
 
     /// Answers a ping, unless the channel is full: the answer would be late.
-    pub fn answer_ping(&self, url: String, over_noise: bool, body: Vec<u8>) {
+    pub(super) fn answer_ping(&self, url: String, over_noise: bool, body: Vec<u8>) {
         if let Some(open) = &self.open {
             let _ = open.commands.channel.try_send(Command::Answer { url, over_noise, body });
         }
@@ -171,14 +177,14 @@ impl Session {
 
     /// Sends all states that were set. A session receives commands at all times, so capacity is
     /// soon available.
-    pub async fn flush(&mut self) {
+    pub(super) async fn flush(&mut self) {
         if let Some(open) = &mut self.open {
             open.commands.flush().await;
         }
     }
 
     /// The description of this machine for the coordinator (`tailcfg.Hostinfo`).
-    pub fn hostinfo(&self, prefs: &Prefs, net_info: &NetInfo) -> Value {
+    pub(super) fn hostinfo(&self, prefs: &Prefs, net_info: &NetInfo) -> Value {
         let mut id = self.parts.machine_key.public().to_string().split_off("mkey:".len());
         id.truncate(LOG_ID_LEN);
         let hostname = match &*prefs.hostname {

@@ -63,7 +63,7 @@ impl Agent {
     ///
     /// # Errors
     /// Its keys cannot be read or created.
-    pub fn new(parts: Parts) -> anyhow::Result<Self> {
+    pub(crate) fn new(parts: Parts) -> anyhow::Result<Self> {
         let Parts { has_interface, state, roots, hook, lines, .. } = parts;
         let machine_key = state.machine_key()?;
         let mesh = Mesh::new(state.disco_key()?, parts.port_mapping);

@@ -140,7 +140,7 @@ impl Rig {
                 Box::new(move || (routes.default_routes.borrow())()),
             ),
             connect: Box::new(move |settings, commands, events| {
-                (connect.connect.borrow())(settings, commands, events)
+                (connect.connect.borrow())(settings, commands, events);
             }),
             clock,
         });

@@ -39,7 +39,7 @@ const READ_BUFFER: usize = 64 << 10;
 type Tls = TlsStream<BufReader<Box<dyn Stream>>>;
 
 /// A connection that is ready for a login.
-pub struct Connection {
+pub(super) struct Connection {
     /// The TLS stream.
     pub stream: Tls,
     /// Data that was received after the upgrade.
@@ -58,7 +58,7 @@ pub struct Connection {
 ///
 /// # Errors
 /// The first error.
-pub async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Connection> {
+pub(super) async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Connection> {
     let ideal = region.nodes.first().map_or("", |node| &node.name);
     let mut first_error = None;
     for (number, node) in region.nodes.iter().enumerate().filter(|(_, node)| !node.stun_only) {
@@ -83,7 +83,7 @@ pub async fn connect(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Con
 ///
 /// # Errors
 /// No relay of it can be reached.
-pub async fn measure(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Duration> {
+pub(super) async fn measure(dialer: &Dialer, region: &DerpRegion) -> anyhow::Result<Duration> {
     let nodes = region.nodes.iter().filter(|node| !node.stun_only);
     let mut first_error = anyhow::anyhow!("no relays in this region");
     for node in nodes {

@@ -22,13 +22,13 @@ const MAX_URGENT_BYTES: usize = 64 << 10;
 const MAX_URGENT_WAIT: Duration = Duration::from_secs(5);
 /// The bytes of frames in one write. With 16 KiB, throughput was 7 % lower, and a relay, which
 /// queues 32 datagrams per receiver, lost as many.
-pub const WRITE_SIZE: usize = 64 << 10;
+pub(super) const WRITE_SIZE: usize = 64 << 10;
 /// The longest urgent datagram. A longer disco message (CallMeMaybe with many addresses) is data.
 const MAX_URGENT_LEN: usize = 2 << 10;
 
 /// Datagrams to one peer.
 #[derive(Clone, Debug)]
-pub struct Chunk {
+pub(super) struct Chunk {
     /// The time of their arrival.
     pub at: Instant,
     /// The peer.
@@ -42,7 +42,7 @@ pub struct Chunk {
 }
 
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(super) struct Queue {
     urgent: Fifo,
     data: Fifo,
     dropped: u64,
@@ -56,7 +56,7 @@ struct Fifo {
 
 impl Queue {
     /// Adds datagrams, unless the queue is full.
-    pub fn push(&mut self, chunk: Chunk) {
+    pub(super) fn push(&mut self, chunk: Chunk) {
         let longest = chunk.segment.min(chunk.bytes.len());
         if longest == 0 || longest > MAX_PACKET {
             return;
@@ -76,27 +76,27 @@ impl Queue {
     }
 
     /// The number of dropped chunks.
-    pub fn dropped(&self) -> u64 {
+    pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.urgent.chunks.is_empty() && self.data.chunks.is_empty()
     }
 
     /// Drops expired chunks before a connection is opened.
-    pub fn expire(&mut self, now: Instant) {
+    pub(super) fn expire(&mut self, now: Instant) {
         self.drop_old(MAX_URGENT_WAIT, now);
     }
 
     /// A connection was opened: the wait of the data starts now.
-    pub fn begin(&mut self, now: Instant) {
+    pub(super) fn begin(&mut self, now: Instant) {
         self.expire(now);
         self.data.chunks.iter_mut().for_each(|chunk| chunk.at = now);
     }
 
     /// Moves frames to `out` until it has [`WRITE_SIZE`] bytes.
-    pub fn take(&mut self, out: &mut BytesMut, now: Instant) {
+    pub(super) fn take(&mut self, out: &mut BytesMut, now: Instant) {
         self.drop_old(MAX_WAIT, now);
         for fifo in [&mut self.urgent, &mut self.data] {
             while out.len() < WRITE_SIZE

@@ -42,7 +42,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(10);
 const MAX_RESTART_WAIT: Duration = Duration::from_secs(5);
 
 /// Controls the task of a region, which ends on drop.
-pub struct Handle {
+pub(super) struct Handle {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
@@ -56,7 +56,7 @@ struct Region {
 }
 
 /// Starts the task of a region.
-pub fn open(
+pub(super) fn open(
     id: u16,
     relays: Arc<DerpRegion>,
     dialer: Dialer,
@@ -70,7 +70,7 @@ pub fn open(
 
 impl Handle {
     /// The state of the connection, which takes datagrams and requests.
-    pub fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &Shared {
         &self.shared
     }
 }

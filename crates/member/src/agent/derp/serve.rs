@@ -37,7 +37,7 @@ const MAX_READ: usize = 64 << 10;
 
 /// The reason for the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(super) enum End {
     /// It was idle.
     Idle,
     /// Another connection is needed.
@@ -47,7 +47,7 @@ pub enum End {
 }
 
 /// Serves a connection until it ends. `login_sent` is the time at which the login was sent.
-pub async fn serve(
+pub(super) async fn serve(
     connection: Connection,
     login_sent: Instant,
     region: u16,

@@ -20,17 +20,17 @@ use super::queue::{Chunk, Queue};
 /// The most pongs in the queue.
 const MAX_PONGS: usize = 8;
 /// The longest silence of a relay, which sends something at least every 65 s (Tailscale).
-pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The time without datagrams after which a region that is not home is closed (Tailscale).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time limit of a pong. A dead relay is left within 2.5 s of the first datagram that it did
 /// not relay.
-pub const PONG_TIMEOUT: Duration = Duration::from_millis(1500);
+pub(super) const PONG_TIMEOUT: Duration = Duration::from_millis(1500);
 /// The time without received frames after a datagram was sent, after which a ping is sent.
 const ANSWER_DELAY: Duration = Duration::from_millis(500);
 
 /// The state that the task of a region shares with its handle.
-pub struct Shared {
+pub(super) struct Shared {
     state: Mutex<State>,
     /// Data is ready to be written.
     to_write: Notify,
@@ -75,7 +75,7 @@ struct Liveness {
 }
 
 /// The result of a connection that ended.
-pub struct Ended {
+pub(super) struct Ended {
     /// Whether the relay had accepted the login.
     pub accepted: bool,
     /// The delay that a restarting relay requested.
@@ -86,7 +86,7 @@ pub struct Ended {
 
 /// The next step for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watch {
+pub(super) enum Watch {
     /// Watch it again at this time.
     Until(Instant),
     /// Close it, and open another one.
@@ -101,7 +101,7 @@ pub enum Watch {
 
 impl Shared {
     /// The state of a region that is not home.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let state = State {
             queue: Queue::default(),
             is_home: false,
@@ -123,32 +123,32 @@ impl Shared {
     }
 
     /// Queues datagrams.
-    pub fn push(&self, chunk: Chunk) {
+    pub(super) fn push(&self, chunk: Chunk) {
         self.state().queue.push(chunk);
         self.to_write.notify_one();
     }
 
     /// Sets whether the region is home.
-    pub fn set_home(&self, is_home: bool) {
+    pub(super) fn set_home(&self, is_home: bool) {
         self.state().is_home = is_home;
         self.to_write.notify_one();
         self.to_check.notify_one();
     }
 
     /// Tests the connection.
-    pub fn check(&self) {
+    pub(super) fn check(&self) {
         self.state().check = true;
         self.to_check.notify_one();
     }
 
     /// Closes the connection and opens another one.
-    pub fn reconnect(&self) {
+    pub(super) fn reconnect(&self) {
         self.state().reconnect = true;
         self.to_check.notify_one();
     }
 
     /// Waits until a connection is needed.
-    pub async fn wait_until_needed(&self) {
+    pub(super) async fn wait_until_needed(&self) {
         loop {
             {
                 let mut state = self.state();
@@ -162,23 +162,23 @@ impl Shared {
     }
 
     /// Waits until there is data to write.
-    pub async fn wait_to_write(&self) {
+    pub(super) async fn wait_to_write(&self) {
         self.to_write.notified().await;
     }
 
     /// Waits until the network or the key changed, or until [`Self::watch`] has an earlier result.
-    pub async fn wait_to_check(&self) {
+    pub(super) async fn wait_to_check(&self) {
         self.to_check.notified().await;
     }
 
     /// A connection is being opened. Later requests to test or replace it remain set.
-    pub fn start_connecting(&self) {
+    pub(super) fn start_connecting(&self) {
         let mut state = self.state();
         (state.reconnect, state.check) = (false, false);
     }
 
     /// A connection was opened.
-    pub fn begin(&self, now: Instant) {
+    pub(super) fn begin(&self, now: Instant) {
         let mut state = self.state();
         state.liveness = Liveness { last_sent: state.liveness.last_sent, ..Liveness::new(now) };
         (state.sent_home, state.ping) = (false, false);
@@ -188,24 +188,24 @@ impl Shared {
     }
 
     /// The connection ended.
-    pub fn end(&self) -> Ended {
+    pub(super) fn end(&self) -> Ended {
         let mut state = self.state();
         let accepted = std::mem::take(&mut state.accepted);
         Ended { accepted, restart: state.restart.take(), dropped: state.queue.dropped() }
     }
 
     /// The relay accepted the login. Returns whether this is the first time.
-    pub fn accept(&self) -> bool {
+    pub(super) fn accept(&self) -> bool {
         !std::mem::replace(&mut self.state().accepted, true)
     }
 
     /// The relay restarts, and requests this delay.
-    pub fn set_restart(&self, delay: Duration) {
+    pub(super) fn set_restart(&self, delay: Duration) {
         self.state().restart = Some(delay);
     }
 
     /// Stores the data of a ping for the pong, unless there are too many.
-    pub fn add_pong(&self, ping: [u8; 8]) {
+    pub(super) fn add_pong(&self, ping: [u8; 8]) {
         let mut state = self.state();
         if state.pongs.len() < MAX_PONGS {
             state.pongs.push(ping);
@@ -214,7 +214,7 @@ impl Shared {
     }
 
     /// Notes received frames.
-    pub fn handle_frames(&self, datagrams: bool, now: Instant) {
+    pub(super) fn handle_frames(&self, datagrams: bool, now: Instant) {
         let liveness = &mut self.state().liveness;
         (liveness.last_received, liveness.unanswered_since) = (now, None);
         if datagrams {
@@ -224,7 +224,7 @@ impl Shared {
 
     /// Moves frames to `out`. Wakes the watch if it must start to wait for an answer; returns
     /// whether it did.
-    pub fn take(&self, out: &mut BytesMut, now: Instant) -> bool {
+    pub(super) fn take(&self, out: &mut BytesMut, now: Instant) -> bool {
         let starts_watch = self.state().take(out, now);
         if starts_watch {
             self.to_check.notify_one();
@@ -233,7 +233,7 @@ impl Shared {
     }
 
     /// Checks the connection. `is_ours` returns whether this machine still has its local address.
-    pub fn watch(&self, now: Instant, is_ours: impl FnOnce() -> bool) -> Watch {
+    pub(super) fn watch(&self, now: Instant, is_ours: impl FnOnce() -> bool) -> Watch {
         let mut state = self.state();
         let watch = state.watch(now, is_ours);
         if state.ping {

@@ -25,7 +25,7 @@ const META: &[u8] = b"derpkey";
 const HASH: &str = "sha256-raw:";
 
 /// The TLS configuration for a relay. `usual` is the default one, and `roots` its certificates.
-pub fn config(
+pub(super) fn config(
     node: &DerpNode,
     usual: &Arc<ClientConfig>,
     roots: impl FnOnce() -> RootCertStore,
@@ -57,7 +57,7 @@ pub fn config(
 
 /// The relay's key, if one of the certificates contains it: its name is `derpkey` and the key. A
 /// TLS proxy in between removes it.
-pub fn meta_key(certificates: &[CertificateDer<'_>]) -> Option<[u8; 32]> {
+pub(super) fn meta_key(certificates: &[CertificateDer<'_>]) -> Option<[u8; 32]> {
     certificates.iter().skip(1).find_map(|certificate| read_meta(certificate))
 }
 

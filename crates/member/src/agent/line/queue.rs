@@ -14,7 +14,7 @@ const MAX_DATAGRAM_BYTES: usize = 4 << 20;
 const MAX_LOGINS: usize = 64;
 
 /// A message that can be queued.
-pub trait Message: Serialize + Sized + Send + 'static {
+pub(crate) trait Message: Serialize + Sized + Send + 'static {
     /// The type of its queue.
     type Queue: Default + Send;
 
@@ -27,7 +27,7 @@ pub trait Message: Serialize + Sized + Send + 'static {
 
 /// Messages to the data plane. The fields are in the order in which they are sent.
 #[derive(Debug, Default)]
-pub struct PlaneQueue {
+pub(crate) struct PlaneQueue {
     /// Messages in a fixed order.
     commands: VecDeque<ToDataPlane>,
     /// Before the peers, so that no packet of a new peer passes by the old rules.

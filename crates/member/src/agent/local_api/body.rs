@@ -54,7 +54,7 @@ impl From<ApiError> for Response<Body> {
     /// As JSON, of which the command prints only the message.
     fn from(error: ApiError) -> Self {
         let text = serde_json::json!({ "error": error.text }).to_string();
-        let mut response = typed(Response::new(Body::Whole(text.into())), "application/json");
+        let mut response = typed(Self::new(Body::Whole(text.into())), "application/json");
         *response.status_mut() = error.status;
         response
     }

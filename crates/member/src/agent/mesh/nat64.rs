@@ -22,17 +22,17 @@ pub(super) struct Nat64 {
 
 impl Nat64 {
     /// Whether IPv4 is reached through NAT64.
-    pub fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.prefix.is_some()
     }
 
     /// Makes the next check query again.
-    pub fn invalidate(&mut self) {
+    pub(super) fn invalidate(&mut self) {
         self.requested_at = None;
     }
 
     /// Queries the prefix if this machine has only IPv6, unless the last answer is still valid.
-    pub fn check(&mut self, has_v4: bool, has_v6: bool, now: Duration) {
+    pub(super) fn check(&mut self, has_v4: bool, has_v6: bool, now: Duration) {
         if has_v4 || !has_v6 {
             self.invalidate();
             self.set(None);
@@ -43,12 +43,12 @@ impl Nat64 {
     }
 
     /// Whether to start a look-up of the prefix now.
-    pub fn poll_lookup(&mut self) -> bool {
+    pub(super) fn poll_lookup(&mut self) -> bool {
         std::mem::take(&mut self.needs_lookup)
     }
 
     /// Sets the prefix. Returns whether it changed.
-    pub fn set(&mut self, prefix: Option<Prefix>) -> bool {
+    pub(super) fn set(&mut self, prefix: Option<Prefix>) -> bool {
         let has_changed = self.prefix != prefix;
         self.paths_outdated |= has_changed;
         self.prefix = prefix;
@@ -56,32 +56,32 @@ impl Nat64 {
     }
 
     /// Whether all paths must be sent to the data plane again, because the prefix changed.
-    pub fn poll_outdated_paths(&mut self) -> bool {
+    pub(super) fn poll_outdated_paths(&mut self) -> bool {
         std::mem::take(&mut self.paths_outdated)
     }
 
     /// The address for the data plane.
-    pub fn outgoing(&self, at: SocketAddr) -> SocketAddr {
+    pub(super) fn outgoing(&self, at: SocketAddr) -> SocketAddr {
         self.prefix.map_or(at, |prefix| prefix.outward(at))
     }
 
     /// The address from the data plane.
-    pub fn incoming(&self, at: SocketAddr) -> SocketAddr {
+    pub(super) fn incoming(&self, at: SocketAddr) -> SocketAddr {
         self.prefix.map_or(at, |prefix| prefix.inward(at))
     }
 
     /// A path for the data plane.
-    pub fn outgoing_path(&self, path: Path) -> Path {
+    pub(super) fn outgoing_path(&self, path: Path) -> Path {
         path_with(path, |at| self.outgoing(at))
     }
 
     /// A path from the data plane.
-    pub fn incoming_path(&self, path: Path) -> Path {
+    pub(super) fn incoming_path(&self, path: Path) -> Path {
         path_with(path, |at| self.incoming(at))
     }
 
     /// A datagram from the data plane.
-    pub fn incoming_datagram(&self, one: Incoming) -> Incoming {
+    pub(super) fn incoming_datagram(&self, one: Incoming) -> Incoming {
         Incoming { from: self.incoming(one.from), ..one }
     }
 }

@@ -61,27 +61,27 @@ impl NetworkChecks {
         }
     }
 
-    pub fn home(&self) -> Option<u16> {
+    pub(crate) fn home(&self) -> Option<u16> {
         self.homes.current()
     }
 
     /// The network information for the coordinator. Changed latencies alone do not count, or nodes
     /// would announce each check.
-    pub fn net_info(&self) -> &NetInfo {
+    pub(crate) fn net_info(&self) -> &NetInfo {
         &self.net_info
     }
 
     /// This machine's own addresses.
-    pub fn local(&self) -> &[SocketAddr] {
+    pub(crate) fn local(&self) -> &[SocketAddr] {
         &self.local
     }
 
-    pub fn port_mapping(&self) -> &PortMapping {
+    pub(crate) fn port_mapping(&self) -> &PortMapping {
         &self.port_mapping
     }
 
     /// The endpoints of this node with their origins.
-    pub fn endpoints(&self) -> Vec<(SocketAddr, EndpointKind)> {
+    pub(crate) fn endpoints(&self) -> Vec<(SocketAddr, EndpointKind)> {
         let local = self.local.iter().map(|at| (*at, EndpointKind::Local));
         let mapped = self.port_mapping.endpoint().filter(|at| !self.local.contains(at));
         let is_listed = |at: &SocketAddr| self.local.contains(at) || mapped == Some(*at);
@@ -96,17 +96,17 @@ impl NetworkChecks {
     }
 
     /// Whether a STUN server answered the last check.
-    pub fn udp_works(&self) -> bool {
+    pub(crate) fn udp_works(&self) -> bool {
         self.report.udp
     }
 
     /// The latencies of relays.
-    pub fn latencies(&self) -> impl Iterator<Item = (u16, Duration)> {
+    pub(crate) fn latencies(&self) -> impl Iterator<Item = (u16, Duration)> {
         self.report.latencies.iter().map(|(region, latency)| (*region, *latency))
     }
 
     /// The NAT of this machine, if known.
-    pub fn nat(&self) -> Option<Nat> {
+    pub(crate) fn nat(&self) -> Option<Nat> {
         self.report.nat(&self.local, &self.seen_by_peers, self.netcheck.hairpin())
     }
 
@@ -225,10 +225,10 @@ impl NetworkChecks {
     pub(super) fn handle_result(&mut self, result: CheckResult, now: Duration) {
         match result {
             CheckResult::Addresses(name, addresses) => {
-                self.netcheck.handle_address(&name, addresses)
+                self.netcheck.handle_address(&name, addresses);
             }
             CheckResult::Latency(region, latency) => {
-                self.netcheck.handle_tcp_latency(region, latency)
+                self.netcheck.handle_tcp_latency(region, latency);
             }
             CheckResult::Nat64Prefix(prefix) => self.handle_nat64_prefix(prefix, now),
             CheckResult::Mapped(mapped) => {

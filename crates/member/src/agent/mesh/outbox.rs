@@ -24,7 +24,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub fn new(key: DiscoKey) -> Self {
+    pub(super) fn new(key: DiscoKey) -> Self {
         Self {
             disco: Disco::new(key),
             messages: Vec::new(),
@@ -34,25 +34,25 @@ impl Outbox {
     }
 
     /// The public disco key of this node.
-    pub fn disco_key(&self) -> DiscoPublic {
+    pub(super) fn disco_key(&self) -> DiscoPublic {
         self.disco.public()
     }
 
     /// Opens a received message. Returns it with its sender; `None` if it is invalid.
-    pub fn open(&mut self, bytes: &[u8]) -> Option<(DiscoPublic, Message)> {
+    pub(super) fn open(&mut self, bytes: &[u8]) -> Option<(DiscoPublic, Message)> {
         self.disco.open(bytes).ok()
     }
 
-    pub fn push(&mut self, message: Transmit) {
+    pub(super) fn push(&mut self, message: Transmit) {
         self.messages.push(message);
     }
 
-    pub fn push_datagram(&mut self, datagram: Outgoing) {
+    pub(super) fn push_datagram(&mut self, datagram: Outgoing) {
         self.datagrams.push(datagram);
     }
 
     /// Seals the queued messages and those of paths.
-    pub fn seal(
+    pub(super) fn seal(
         &mut self,
         of_paths: impl Iterator<Item = Transmit>,
         nat64: &Nat64,
@@ -98,7 +98,7 @@ impl Outbox {
     }
 
     /// Makes the data plane open auxiliary sockets and send a ping from each.
-    pub fn open_sockets(
+    pub(super) fn open_sockets(
         &mut self,
         opening: SocketsToOpen,
         own_key: NodePublic,

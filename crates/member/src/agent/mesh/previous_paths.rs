@@ -33,7 +33,7 @@ pub(super) struct PreviousPaths {
 impl PreviousPaths {
     /// Takes reports about all peers. Only the first ones concern the previous agent. Returns
     /// whether they are the first.
-    pub fn handle_activity(&mut self, all: &[Activity], now: Duration) -> bool {
+    pub(super) fn handle_activity(&mut self, all: &[Activity], now: Duration) -> bool {
         if std::mem::replace(&mut self.has_report, true) {
             return false;
         }
@@ -47,12 +47,12 @@ impl PreviousPaths {
     }
 
     /// The time until which the saved map does not affect the data plane.
-    pub fn agent_until(&self) -> Duration {
+    pub(super) fn agent_until(&self) -> Duration {
         if self.has_report { self.agent_until } else { Duration::MAX }
     }
 
     /// Whether a path may be used now. Otherwise it is stored.
-    pub fn admits(&mut self, peer: NodePublic, path: Path, now: Duration) -> bool {
+    pub(super) fn admits(&mut self, peer: NodePublic, path: Path, now: Duration) -> bool {
         if matches!(path, Path::Relay(_)) {
             self.since.get_or_insert(now);
             if now < self.hold_until(&peer) {
@@ -67,12 +67,12 @@ impl PreviousPaths {
     }
 
     /// The time at which [`PreviousPaths::poll`] has a result.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         self.held_relays.keys().map(|peer| self.hold_until(peer)).min()
     }
 
     /// Takes a relay path that is no longer delayed.
-    pub fn poll(&mut self, now: Duration) -> Option<(NodePublic, Path)> {
+    pub(super) fn poll(&mut self, now: Duration) -> Option<(NodePublic, Path)> {
         let due = self.held_relays.keys().copied().find(|peer| self.hold_until(peer) <= now)?;
         self.direct_until.remove(&due);
         self.held_relays.remove_entry(&due)

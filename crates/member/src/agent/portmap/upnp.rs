@@ -67,7 +67,7 @@ struct Wanted {
 
 impl Upnp {
     /// A task without a port to map.
-    pub fn start(hook: Option<SocketHook>) -> Self {
+    pub(super) fn start(hook: Option<SocketHook>) -> Self {
         let (wanted, wanted_receiver) = watch::channel(Wanted::default());
         let (state_sender, state) = watch::channel(UpnpState::default());
         let task = tokio::spawn(run(hook, wanted_receiver, state_sender));
@@ -75,23 +75,23 @@ impl Upnp {
     }
 
     /// Sets the address and port to map, if any.
-    pub fn set_target(&self, target: Option<Target>) {
+    pub(super) fn set_target(&self, target: Option<Target>) {
         self.wanted
             .send_if_modified(|wanted| std::mem::replace(&mut wanted.target, target) != target);
     }
 
     /// Checks whether the router still has the mapping.
-    pub fn check(&self) {
+    pub(super) fn check(&self) {
         self.wanted.send_modify(|wanted| wanted.checks = wanted.checks.wrapping_add(1));
     }
 
     /// The present state.
-    pub fn state(&self) -> UpnpState {
+    pub(super) fn state(&self) -> UpnpState {
         *self.state.borrow()
     }
 
     /// Waits until the state changes.
-    pub async fn changed(&mut self) {
+    pub(super) async fn changed(&mut self) {
         // The task ends only after its owner.
         if self.state.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -99,7 +99,7 @@ impl Upnp {
     }
 
     /// Releases the port.
-    pub async fn end(self) {
+    pub(super) async fn end(self) {
         drop(self.wanted);
         let _ = self.task.await;
     }

@@ -30,12 +30,12 @@ pub(super) struct PendingCommands {
 
 impl PendingCommands {
     /// Whether the request with this number belongs to a command.
-    pub fn owns(number: u32) -> bool {
+    pub(super) fn owns(number: u32) -> bool {
         number & COMMAND_BIT != 0
     }
 
     /// Returns the request if it can be sent now, or queues it.
-    pub fn send_or_queue(&mut self, request: SyncRequest) -> Option<SyncRequest> {
+    pub(super) fn send_or_queue(&mut self, request: SyncRequest) -> Option<SyncRequest> {
         if self.in_flight.is_some() {
             self.waiting.push_back(request);
             return None;
@@ -45,7 +45,7 @@ impl PendingCommands {
     }
 
     /// A request was answered. Returns the next one to send.
-    pub fn handle_answered(&mut self, number: u32) -> Option<SyncRequest> {
+    pub(super) fn handle_answered(&mut self, number: u32) -> Option<SyncRequest> {
         self.in_flight.take_if(|in_flight| *in_flight == number)?;
         let next = self.waiting.pop_front()?;
         self.send_or_queue(next)
@@ -61,12 +61,12 @@ impl PendingCommands {
         is_full.then_some("too many commands are pending: try again later")
     }
 
-    pub fn handle_connected(&mut self) {
+    pub(super) fn handle_connected(&mut self) {
         self.fail_all();
         self.is_connected = true;
     }
 
-    pub fn handle_disconnected(&mut self) {
+    pub(super) fn handle_disconnected(&mut self) {
         self.fail_all();
         self.is_connected = false;
     }
@@ -84,7 +84,7 @@ impl PendingCommands {
 
     /// Starts a command of a user. Returns the request to send. `context` is `None` if the stored
     /// state is damaged.
-    pub fn begin(
+    pub(super) fn begin(
         &mut self,
         command: TkaCommand,
         reply: Reply<Value>,
@@ -107,7 +107,7 @@ impl PendingCommands {
     }
 
     /// Handles the response to a request of a command, or its absence. Returns the request to send.
-    pub fn handle_response(
+    pub(super) fn handle_response(
         &mut self,
         number: u32,
         answer: Result<&[u8], String>,

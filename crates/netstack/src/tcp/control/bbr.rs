@@ -45,7 +45,7 @@ const MIN_BDP_RTT: Duration = Duration::from_millis(5);
 const NO_RTT: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
-pub struct Bbr {
+pub(crate) struct Bbr {
     mss: u32,
     phase: Phase,
     window: Window,
@@ -138,7 +138,7 @@ impl Phase {
 
 impl Bbr {
     /// State before the first data ("Initialization").
-    pub fn new(mss: u32, seed: u32, smoothed: Option<Duration>, now: Time) -> Self {
+    pub(crate) fn new(mss: u32, seed: u32, smoothed: Option<Duration>, now: Time) -> Self {
         let window = INITIAL_SEGMENTS * mss;
         let rtt = smoothed.filter(|rtt| !rtt.is_zero()).unwrap_or(NO_RTT);
         Self {
@@ -159,13 +159,13 @@ impl Bbr {
         }
     }
 
-    pub fn window(&self) -> u32 {
+    pub(crate) fn window(&self) -> u32 {
         self.window.bytes
     }
 
     /// The initial window is not paced, as with other TCPs. Pacing it by the handshake's round trip
     /// time would delay short exchanges by a third of that.
-    pub fn pace(&self) -> Pace {
+    pub(crate) fn pace(&self) -> Pace {
         if self.rate.max() == 0.0 {
             return Pace { rate: f64::INFINITY, quantum: MAX_QUANTUM };
         }
@@ -173,17 +173,17 @@ impl Bbr {
         Pace { rate: self.pace, quantum: quantum.min(MAX_QUANTUM).max(2 * self.mss) }
     }
 
-    pub fn set_mss(&mut self, mss: u32) {
+    pub(crate) fn set_mss(&mut self, mss: u32) {
         self.mss = mss;
         self.window.bytes = self.window.bytes.max(self.least());
     }
 
-    pub fn note_limited(&mut self) {
+    pub(crate) fn note_limited(&mut self) {
         self.window.is_limiting = true;
     }
 
     /// "Restarting From Idle": model and window remain, because the data is paced.
-    pub fn handle_send(&mut self, event: &SendEvent) {
+    pub(crate) fn handle_send(&mut self, event: &SendEvent) {
         if !event.first || !event.limited {
             return;
         }
@@ -197,7 +197,7 @@ impl Bbr {
     }
 
     /// "Updating the Model Upon Packet Loss".
-    pub fn note_lost(&mut self, loss: &Loss<'_>) {
+    pub(crate) fn note_lost(&mut self, loss: &Loss<'_>) {
         self.save();
         self.latest.note_lost(loss);
         if self.probe.samples && is_loss_too_high(loss.since, loss.range.then.in_flight) {
@@ -211,21 +211,21 @@ impl Bbr {
         }
     }
 
-    pub fn note_repaired(&mut self, arrived: Seq) {
+    pub(crate) fn note_repaired(&mut self, arrived: Seq) {
         self.latest.note_repaired(arrived);
     }
 
-    pub fn enter_recovery(&mut self) {
+    pub(crate) fn enter_recovery(&mut self) {
         self.save();
     }
 
-    pub fn leave_recovery(&mut self) {
+    pub(crate) fn leave_recovery(&mut self) {
         self.recovery.is_on = false;
         self.window.bytes = self.window.bytes.max(self.window.prior);
     }
 
     /// Reduces the window to one segment. Acknowledgements increase it again.
-    pub fn handle_timeout(&mut self) {
+    pub(crate) fn handle_timeout(&mut self) {
         self.save();
         self.window.bytes = self.mss;
     }
@@ -247,7 +247,7 @@ impl Bbr {
     }
 
     /// "Handling a Spurious Loss Recovery".
-    pub fn undo(&mut self) {
+    pub(crate) fn undo(&mut self) {
         let Recovery { ended, short_term, long_term, .. } = std::mem::take(&mut self.recovery);
         self.window.bytes = self.window.bytes.max(self.window.prior);
         self.latest.forget_loss();
@@ -266,7 +266,7 @@ impl Bbr {
     }
 
     /// "Per-ACK Steps".
-    pub fn handle_ack(&mut self, event: &AckEvent, delivery: &mut Delivery) {
+    pub(crate) fn handle_ack(&mut self, event: &AckEvent, delivery: &mut Delivery) {
         let Some(sample) = &event.sample else { return };
         let arrived = delivery.arrived();
         self.window.initial = self.window.initial.saturating_sub(event.bytes);

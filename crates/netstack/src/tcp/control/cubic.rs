@@ -20,7 +20,7 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 const MIN_SEGMENTS: u32 = 2;
 
 #[derive(Debug)]
-pub struct Cubic {
+pub(crate) struct Cubic {
     mss: u32,
     /// In bytes, like all windows in this file.
     window: u32,
@@ -50,7 +50,7 @@ struct Epoch {
 }
 
 impl Cubic {
-    pub fn new(mss: u32) -> Self {
+    pub(crate) fn new(mss: u32) -> Self {
         let (window, threshold) = (INITIAL_SEGMENTS * mss, u32::MAX);
         Self {
             mss,
@@ -64,7 +64,7 @@ impl Cubic {
         }
     }
 
-    pub fn window(&self) -> u32 {
+    pub(crate) fn window(&self) -> u32 {
         self.window
     }
 
@@ -73,19 +73,19 @@ impl Cubic {
     }
 
     /// Changes the segment payload.
-    pub fn set_mss(&mut self, mss: u32) {
+    pub(crate) fn set_mss(&mut self, mss: u32) {
         self.mss = mss;
         self.window = self.window.max(mss);
     }
 
     /// Records that the window was the only limit.
-    pub fn note_limited(&mut self) {
+    pub(crate) fn note_limited(&mut self) {
         self.limited = true;
     }
 
     /// Handles data that is about to be sent. After a long idle time the window is no longer valid
     /// for the path (RFC 9293 section 3.8.1, RFC 5681 section 4.1).
-    pub fn handle_send(&mut self, event: &SendEvent) {
+    pub(crate) fn handle_send(&mut self, event: &SendEvent) {
         if event.first && event.idle {
             self.window = self.window.min(INITIAL_SEGMENTS * self.mss);
             self.epoch = None;
@@ -95,20 +95,20 @@ impl Cubic {
         }
     }
 
-    pub fn enter_recovery(&mut self, prior_in_flight: u32) {
+    pub(crate) fn enter_recovery(&mut self, prior_in_flight: u32) {
         self.before = (self.window, self.threshold, self.max);
         self.congested();
         self.reduction = Some(Reduction::new(prior_in_flight.max(self.mss)));
     }
 
-    pub fn leave_recovery(&mut self) {
+    pub(crate) fn leave_recovery(&mut self) {
         if self.reduction.take().is_some() {
             self.set_window(self.threshold);
         }
     }
 
     /// Undoes the last reduction. Growth since then remains.
-    pub fn undo(&mut self) {
+    pub(crate) fn undo(&mut self) {
         let (window, threshold, max) = self.before;
         self.window = self.window.max(window);
         self.threshold = self.threshold.max(threshold);
@@ -118,7 +118,7 @@ impl Cubic {
     }
 
     /// RFC 5681 section 3.1, RFC 6298 section 5.
-    pub fn handle_timeout(&mut self, first: bool) {
+    pub(crate) fn handle_timeout(&mut self, first: bool) {
         if first {
             self.congested();
         }
@@ -127,12 +127,12 @@ impl Cubic {
     }
 
     /// Handles a tail loss that a probe has repaired. It counts as congestion.
-    pub fn note_repaired(&mut self) {
+    pub(crate) fn note_repaired(&mut self) {
         self.congested();
         self.set_window(self.threshold);
     }
 
-    pub fn handle_ack(&mut self, event: &AckEvent) {
+    pub(crate) fn handle_ack(&mut self, event: &AckEvent) {
         if let Some(reduction) = &mut self.reduction {
             let to = (event.in_flight, self.threshold);
             let more = reduction.allow(event.bytes, to, event.safe, self.mss);

@@ -13,7 +13,7 @@ const INITIAL: u32 = 64 * 1024;
 const AHEAD: u32 = 4;
 
 #[derive(Debug)]
-pub struct Tuning {
+pub(super) struct Tuning {
     limit: u32,
     most: u32,
     rtt: Duration,
@@ -23,26 +23,26 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    pub fn new(most: u32) -> Self {
+    pub(super) fn new(most: u32) -> Self {
         Self { limit: INITIAL.min(most), most, rtt: Duration::ZERO, since: None, read: 0 }
     }
 
     /// Capacity for unread data, in bytes.
-    pub fn limit(&self) -> u32 {
+    pub(super) fn limit(&self) -> u32 {
         self.limit
     }
 
-    pub fn limit_to(&mut self, most: u32) {
+    pub(super) fn limit_to(&mut self, most: u32) {
         self.most = self.most.min(most);
         self.limit = self.limit.min(most);
     }
 
-    pub fn note_rtt(&mut self, sample: Duration) {
+    pub(super) fn note_rtt(&mut self, sample: Duration) {
         self.rtt = if self.rtt.is_zero() { sample } else { (self.rtt * 7 + sample) / 8 };
     }
 
     /// Records that the application read `len` bytes. Windows may grow by at most `room` bytes.
-    pub fn read(&mut self, len: u32, room: u32, now: Time) {
+    pub(super) fn read(&mut self, len: u32, room: u32, now: Time) {
         self.read = self.read.saturating_add(len);
         if now.since(*self.since.get_or_insert(now)) < self.rtt {
             return;

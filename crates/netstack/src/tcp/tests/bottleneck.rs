@@ -29,12 +29,12 @@ const PIECE: usize = 16 * 1024;
 const PERIOD: u64 = 65_537;
 
 /// Megabits of payload per second that a link carries.
-pub fn payload(link: Link) -> f64 {
+pub(super) fn payload(link: Link) -> f64 {
     const FULL: f64 = 1368.0;
     link.rate.unwrap() as f64 * 8e-6 * FULL / (FULL + 32.0 + AROUND as f64)
 }
 
-pub struct Flow {
+pub(super) struct Flow {
     ends: [Option<Connection>; 2],
     /// Bytes that the sender has not written yet.
     pub left: u64,
@@ -44,7 +44,7 @@ pub struct Flow {
     pub sent: u64,
 }
 
-pub struct Bottleneck {
+pub(super) struct Bottleneck {
     pub now: Time,
     pub flows: Vec<Flow>,
     /// Senders receive acknowledgements and run only at multiples of this time.
@@ -64,7 +64,7 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    pub fn new(seed: u64, link: Link) -> Self {
+    pub(super) fn new(seed: u64, link: Link) -> Self {
         let network = Network::new(seed, Link { delay: link.delay, ..Link::CLEAN });
         network.set_link_to(address(0, 1).ip(), link);
         Self {
@@ -83,18 +83,18 @@ impl Bottleneck {
     }
 
     /// Changes the link for segments that are sent later.
-    pub fn change(&mut self, change: impl FnOnce(&mut Link)) {
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Link)) {
         change(&mut self.link);
         self.network.set_link_to(address(0, 1).ip(), self.link);
     }
 
     /// Megabits of payload per second that the link carries.
-    pub fn payload(&self) -> f64 {
+    pub(super) fn payload(&self) -> f64 {
         payload(self.link)
     }
 
     /// Adds a flow with unlimited data.
-    pub fn join(&mut self, control: CongestionControl) {
+    pub(super) fn join(&mut self, control: CongestionControl) {
         let settings = settings(&self.budget, control, self.rng.next_u32(), MSS);
         let sender = Connection::connect(settings, ports(0), self.now);
         let ends = [Some(sender), None];
@@ -104,7 +104,7 @@ impl Bottleneck {
     }
 
     /// Runs for `duration`. Returns the megabits of payload per second of each flow.
-    pub fn rates(&mut self, duration: Duration) -> Vec<f64> {
+    pub(super) fn rates(&mut self, duration: Duration) -> Vec<f64> {
         let received: Vec<u64> = self.flows.iter().map(|flow| flow.received).collect();
         self.run(duration);
         let rate = |(flow, received): (&Flow, u64)| {
@@ -114,28 +114,28 @@ impl Bottleneck {
     }
 
     /// The minimum, mean and maximum wait for the link since the last call.
-    pub fn waits(&mut self) -> (Duration, Duration, Duration) {
+    pub(super) fn waits(&mut self) -> (Duration, Duration, Duration) {
         let waits = std::mem::take(&mut self.waits);
         let [least, most] = [waits.iter().min(), waits.iter().max()].map(|wait| *wait.unwrap());
         (least, waits.iter().sum::<Duration>() / waits.len() as u32, most)
     }
 
     /// The most bytes that senders sent at one time.
-    pub fn burst(&self) -> usize {
+    pub(super) fn burst(&self) -> usize {
         self.burst.2
     }
 
-    pub fn sender(&self, flow: usize) -> &Connection {
+    pub(super) fn sender(&self, flow: usize) -> &Connection {
         self.flows[flow].ends[0].as_ref().unwrap()
     }
 
     /// Adds bytes to a flow's data.
-    pub fn queue_data(&mut self, flow: usize, bytes: u64) {
+    pub(super) fn queue_data(&mut self, flow: usize, bytes: u64) {
         self.flows[flow].left += bytes;
         self.pump(flow);
     }
 
-    pub fn run(&mut self, duration: Duration) {
+    pub(super) fn run(&mut self, duration: Duration) {
         let end = self.now + duration;
         while let Some(next) = self.next_event().filter(|next| *next <= end) {
             self.now = self.now.max(next);

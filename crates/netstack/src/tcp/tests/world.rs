@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-pub use sim::Link;
+pub(super) use sim::Link;
 use sim::{Datagram, Network};
 
 use crate::{
@@ -14,19 +14,20 @@ use crate::{
     time::Time,
 };
 
-pub const MS: Duration = Duration::from_millis(1);
-pub const MSS: u16 = 1380;
+pub(super) const MS: Duration = Duration::from_millis(1);
+pub(super) const MSS: u16 = 1380;
 const PORTS: [u16; 2] = [40_000, 80];
 
 /// Overhead of each segment in bytes: IP and tunnel headers.
-pub const AROUND: usize = 52;
+pub(super) const AROUND: usize = 52;
 
 /// A link of ten milliseconds.
-pub const CLEAN: Link = Link { delay: Duration::from_millis(10), overhead: AROUND, ..Link::CLEAN };
+pub(super) const CLEAN: Link =
+    Link { delay: Duration::from_millis(10), overhead: AROUND, ..Link::CLEAN };
 
 /// A fault of one segment.
 #[derive(Clone, Copy, Debug)]
-pub struct Fault {
+pub(super) struct Fault {
     pub from: usize,
     /// Number of the segment among those of its sender.
     pub number: usize,
@@ -34,14 +35,14 @@ pub struct Fault {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub(super) enum Kind {
     Lost,
     Twice,
     /// The segment is delayed by this time, so later ones overtake it.
     Late(Duration),
 }
 
-pub struct End {
+pub(super) struct End {
     pub tcp: Option<Connection>,
     /// Data to write.
     pub data: Vec<u8>,
@@ -60,9 +61,9 @@ pub struct End {
 
 /// A scenario's filter. It gets the number of the sender, the number of the segment, and the
 /// segment, which it may change. Returns whether the segment is delivered.
-pub type Filter = Box<dyn FnMut(usize, usize, &mut Vec<u8>) -> bool>;
+pub(super) type Filter = Box<dyn FnMut(usize, usize, &mut Vec<u8>) -> bool>;
 
-pub struct World {
+pub(super) struct World {
     pub now: Time,
     pub network: Network,
     pub ends: [End; 2],
@@ -78,7 +79,12 @@ pub struct World {
     mss: [u16; 2],
 }
 
-pub fn settings(budget: &Budget, control: CongestionControl, initial: u32, mss: u16) -> Settings {
+pub(super) fn settings(
+    budget: &Budget,
+    control: CongestionControl,
+    initial: u32,
+    mss: u16,
+) -> Settings {
     Settings {
         control,
         mss,
@@ -90,7 +96,7 @@ pub fn settings(budget: &Budget, control: CongestionControl, initial: u32, mss: 
     }
 }
 
-pub fn ports(end: usize) -> Ports {
+pub(super) fn ports(end: usize) -> Ports {
     Ports { local: PORTS[end], remote: PORTS[1 - end] }
 }
 
@@ -100,12 +106,12 @@ fn address(end: usize) -> SocketAddr {
 }
 
 /// Data without repetitions.
-pub fn data(len: usize) -> Vec<u8> {
+pub(super) fn data(len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
 }
 
 impl World {
-    pub fn new(seed: u64, link: Link) -> Self {
+    pub(super) fn new(seed: u64, link: Link) -> Self {
         let end = || End {
             tcp: None,
             data: Vec::new(),
@@ -132,19 +138,19 @@ impl World {
     }
 
     /// The first end has sent a SYN. Sequence numbers soon wrap.
-    pub fn dialled(seed: u64, link: Link) -> Self {
+    pub(super) fn dialled(seed: u64, link: Link) -> Self {
         let mut world = Self::new(seed, link);
         world.dial(0);
         world
     }
 
     /// Both ends are connected.
-    pub fn connected(seed: u64, link: Link) -> Self {
+    pub(super) fn connected(seed: u64, link: Link) -> Self {
         Self::with(CongestionControl::default(), seed, link)
     }
 
     /// Both ends are connected, with this congestion control.
-    pub fn with(control: CongestionControl, seed: u64, link: Link) -> Self {
+    pub(super) fn with(control: CongestionControl, seed: u64, link: Link) -> Self {
         let mut world = Self::new(seed, Link { loss: 0, reordering: 0, ..link });
         world.control = [control; 2];
         world.dial(0);
@@ -153,42 +159,42 @@ impl World {
         world
     }
 
-    pub fn dial(&mut self, end: usize) {
+    pub(super) fn dial(&mut self, end: usize) {
         let settings = settings(&self.budget, self.control[end], u32::MAX - 5000, self.mss[end]);
         self.ends[end].tcp = Some(Connection::connect(settings, ports(end), self.now));
     }
 
-    pub fn set_mss(&mut self, mss: [u16; 2]) {
+    pub(super) fn set_mss(&mut self, mss: [u16; 2]) {
         self.mss = mss;
     }
 
-    pub fn tcp(&mut self, end: usize) -> &mut Connection {
+    pub(super) fn tcp(&mut self, end: usize) -> &mut Connection {
         self.ends[end].tcp.as_mut().unwrap()
     }
 
-    pub fn state(&self, end: usize) -> State {
+    pub(super) fn state(&self, end: usize) -> State {
         self.ends[end].tcp.as_ref().map_or(State::Closed, Connection::state)
     }
 
-    pub fn both(&self, state: State) -> bool {
+    pub(super) fn both(&self, state: State) -> bool {
         self.state(0) == state && self.state(1) == state
     }
 
     /// Adds data to write.
-    pub fn queue_data(&mut self, end: usize, len: usize) {
+    pub(super) fn queue_data(&mut self, end: usize, len: usize) {
         let end = &mut self.ends[end];
         let all = data(end.data.len() + len);
         end.data = all;
     }
 
     /// Whether each end has received all data of the other.
-    pub fn all_received(&self) -> bool {
+    pub(super) fn all_received(&self) -> bool {
         let [a, b] = &self.ends;
         a.received.len() == b.data.len() && b.received.len() == a.data.len()
     }
 
     /// Checks that received data equals sent data.
-    pub fn check(&self) {
+    pub(super) fn check(&self) {
         let [a, b] = &self.ends;
         for (received, data) in [(&a.received, &b.data), (&b.received, &a.data)] {
             assert!(data.starts_with(received), "received data was not sent");
@@ -196,7 +202,7 @@ impl World {
     }
 
     /// Runs until `done`.
-    pub fn run_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+    pub(super) fn run_until(&mut self, mut done: impl FnMut(&Self) -> bool) {
         let begin = self.now;
         loop {
             self.pump();
@@ -210,7 +216,7 @@ impl World {
     }
 
     /// Runs for `duration`.
-    pub fn run_for(&mut self, duration: Duration) {
+    pub(super) fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         self.pump();
         while self.next_event().is_some_and(|next| next <= end) {
@@ -263,7 +269,7 @@ impl World {
     }
 
     /// Delivers a forged segment at once.
-    pub fn forge(&mut self, to: usize, change: impl FnOnce(&mut Header)) {
+    pub(super) fn forge(&mut self, to: usize, change: impl FnOnce(&mut Header)) {
         let other = self.ends[1 - to].tcp.as_ref().unwrap();
         let mut header = other.header(self.now, flags::ACK);
         header.window = 1000;
@@ -274,7 +280,7 @@ impl World {
     }
 
     /// Lets both ends write, read and send as much as they can.
-    pub fn pump(&mut self) {
+    pub(super) fn pump(&mut self) {
         for from in [0, 1] {
             self.ends[from].exchange(self.now);
             let mut room = vec![0; 65_535];
@@ -317,7 +323,7 @@ impl World {
 }
 
 /// The time of the network.
-pub fn since_start(time: Time) -> Duration {
+pub(super) fn since_start(time: Time) -> Duration {
     Duration::from_nanos(time.as_nanos())
 }
 
@@ -343,7 +349,7 @@ impl End {
 }
 
 /// The segments of a super-packet, computed by `packet`.
-pub fn split(bytes: &[u8], header: usize, segment: usize) -> Vec<Vec<u8>> {
+pub(super) fn split(bytes: &[u8], header: usize, segment: usize) -> Vec<Vec<u8>> {
     let (head, payload) = bytes.split_at(header);
     if payload.is_empty() {
         return vec![head.to_vec()];

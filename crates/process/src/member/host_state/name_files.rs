@@ -22,14 +22,14 @@ impl NameFiles {
     ///
     /// # Errors
     /// The kernel is out of memory.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let mut files = Self { changes: dns::watch_changes()?, pace: Pace::default() };
         files.schedule_poll();
         Ok(files)
     }
 
     /// Readable when [`Self::handle_events`] has events to read. `None` if changes are not reported.
-    pub fn readable(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.changes.readable()
     }
 
@@ -44,7 +44,7 @@ impl NameFiles {
     ///
     /// # Errors
     /// The kernel is out of memory.
-    pub fn handle_events(&mut self) -> io::Result<()> {
+    pub(crate) fn handle_events(&mut self) -> io::Result<()> {
         if self.changes.has_changed()? {
             self.pace.handle_change(now());
         }
@@ -52,19 +52,19 @@ impl NameFiles {
     }
 
     /// The time until a check is due.
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
         self.pace.due.map(|due| due.saturating_sub(now()))
     }
 
     /// Returns whether a check is due, and resets it.
-    pub fn take_due(&mut self) -> bool {
+    pub(crate) fn take_due(&mut self) -> bool {
         let is_due = self.pace.take_due(now());
         self.schedule_poll();
         is_due
     }
 
     /// Records that another program has overwritten the files, which are written again.
-    pub fn handle_overwritten(&mut self) {
+    pub(crate) fn handle_overwritten(&mut self) {
         self.pace.handle_overwritten(now());
     }
 }

@@ -51,7 +51,7 @@ enum Phase {
 }
 
 impl Download {
-    pub fn new(info: RequestInfo) -> Self {
+    pub(super) fn new(info: RequestInfo) -> Self {
         Self {
             info,
             input: Input::default(),
@@ -68,12 +68,12 @@ impl Download {
 
     /// A reader of the bytes for the client, up to the end of the answer. `whole` is true if the
     /// entire request was sent to the origin.
-    pub fn reader<'a, T>(&'a mut self, there: &'a mut T, whole: bool) -> Reader<'a, T> {
+    pub(super) fn reader<'a, T>(&'a mut self, there: &'a mut T, whole: bool) -> Reader<'a, T> {
         Reader { download: self, there, whole }
     }
 
     /// How the exchange ended. `done` is true if all bytes that were read were sent to the client.
-    pub fn end(self, done: bool, carried: io::Result<()>, whole: bool) -> End {
+    pub(super) fn end(self, done: bool, carried: io::Result<()>, whole: bool) -> End {
         let silent = !self.has_received;
         match (self.failed, self.phase, carried) {
             (Some(error), ..) if done => End::Unanswered { error, silent },

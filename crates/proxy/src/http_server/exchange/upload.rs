@@ -27,28 +27,28 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub fn new(head: Vec<u8>, body: Body, input: Input) -> Self {
+    pub(super) fn new(head: Vec<u8>, body: Body, input: Input) -> Self {
         let is_whole = body.is_empty();
         Self { head: head.into(), body, input, is_whole, is_cut: false }
     }
 
     /// Whether the origin's connection has taken the entire request. `going` writes to it.
-    pub fn is_sent(&self, going: &Half) -> bool {
+    pub(super) fn is_sent(&self, going: &Half) -> bool {
         self.is_whole && self.head.is_empty() && going.is_empty()
     }
 
     /// The bytes that the client sent after the request.
-    pub fn into_input(self) -> Input {
+    pub(super) fn into_input(self) -> Input {
         self.input
     }
 
     /// A reader of the bytes for the origin, until the client has ended its half.
-    pub fn reader<'a>(&'a mut self, here: &'a mut Stream) -> Reader<'a> {
+    pub(super) fn reader<'a>(&'a mut self, here: &'a mut Stream) -> Reader<'a> {
         Reader { upload: self, here }
     }
 
     /// Ends the origin's input if the client ended its half before the end of the body.
-    pub fn poll_end(
+    pub(super) fn poll_end(
         &self,
         cx: &mut Context<'_>,
         there: &mut (impl AsyncWrite + Unpin),

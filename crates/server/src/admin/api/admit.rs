@@ -35,7 +35,7 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The actor of a command, as the audit log names it.
 #[derive(Clone, Debug)]
-pub struct Actor(pub String);
+pub(super) struct Actor(pub String);
 
 /// Why a request is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl IntoResponse for AccessRefusal {
 }
 
 /// Middleware that authenticates a request and adds its [`Actor`], or refuses it.
-pub async fn admit(
+pub(super) async fn admit(
     State(network): State<Arc<NetworkState>>,
     State(sessions): State<Arc<Sessions>>,
     State(site): State<Arc<AdminSite>>,

@@ -9,11 +9,11 @@ use coordinator::Refusal;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-pub type ApiResult = Result<Json<Value>, ApiError>;
+pub(super) type ApiResult = Result<Json<Value>, ApiError>;
 
 /// Why a request failed.
 #[derive(Debug)]
-pub enum ApiError {
+pub(super) enum ApiError {
     NoSuchThing,
     NoSuchMethod,
     BadRequest(String),
@@ -26,7 +26,7 @@ pub enum ApiError {
 /// gRPC codes (`google/rpc/code.proto`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Code {
+pub(super) enum Code {
     InvalidArgument = 3,
     DeadlineExceeded = 4,
     NotFound = 5,
@@ -112,7 +112,7 @@ impl IntoResponse for ApiError {
 }
 
 /// An error as JSON.
-pub fn refusal(status: StatusCode, code: Code, message: &str) -> Response {
+pub(super) fn refusal(status: StatusCode, code: Code, message: &str) -> Response {
     let body = json!({ "code": code as u8, "message": message, "details": [] });
     (status, Json(body)).into_response()
 }

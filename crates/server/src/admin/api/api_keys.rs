@@ -12,15 +12,15 @@ use super::{
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct NewApiKey {
+pub(super) struct NewApiKey {
     expiration: Option<String>,
 }
 
-pub async fn list(admin: Admin) -> ApiResult {
+pub(super) async fn list(admin: Admin) -> ApiResult {
     admin.read(|state| Ok(state.api_keys().map(|key| views::api_key(key, None)).collect()))
 }
 
-pub async fn create(admin: Admin, JsonBody(request): JsonBody<NewApiKey>) -> ApiResult {
+pub(super) async fn create(admin: Admin, JsonBody(request): JsonBody<NewApiKey>) -> ApiResult {
     let expires = request.expiration.as_deref().map(time).transpose()?;
     let text = secret::write_api(&random()?);
     admin
@@ -30,7 +30,7 @@ pub async fn create(admin: Admin, JsonBody(request): JsonBody<NewApiKey>) -> Api
         .await
 }
 
-pub async fn expire(admin: Admin, PathParams(which): PathParams<String>) -> ApiResult {
+pub(super) async fn expire(admin: Admin, PathParams(which): PathParams<String>) -> ApiResult {
     admin
         .run(format!("expire API key {which}"), move |state, now| {
             Ok(views::api_key(&state.expire_api_key(&which, now)?, None))
@@ -38,7 +38,7 @@ pub async fn expire(admin: Admin, PathParams(which): PathParams<String>) -> ApiR
         .await
 }
 
-pub async fn delete(admin: Admin, PathParams(which): PathParams<String>) -> ApiResult {
+pub(super) async fn delete(admin: Admin, PathParams(which): PathParams<String>) -> ApiResult {
     admin
         .run(format!("delete API key {which}"), move |state, _| {
             Ok(json!(state.delete_api_key(&which)?))

@@ -18,7 +18,7 @@ use crate::{
 
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limit {
+pub(super) struct Limit {
     limit: usize,
 }
 
@@ -28,11 +28,14 @@ impl Default for Limit {
     }
 }
 
-pub async fn list(admin: Admin, QueryParams(Limit { limit }): QueryParams<Limit>) -> ApiResult {
+pub(super) async fn list(
+    admin: Admin,
+    QueryParams(Limit { limit }): QueryParams<Limit>,
+) -> ApiResult {
     admin.read(|state| Ok(state.audit().take(limit).map(views::audit).collect()))
 }
 
-pub async fn head(admin: Admin) -> ApiResult {
+pub(super) async fn head(admin: Admin) -> ApiResult {
     // Programs compare the head with the store, which has the entries of all servers.
     admin.network.refresh().await;
     admin.read(|state| {
@@ -41,7 +44,7 @@ pub async fn head(admin: Admin) -> ApiResult {
     })
 }
 
-pub async fn admin_link(
+pub(super) async fn admin_link(
     State(site): State<Arc<AdminSite>>,
     State(sessions): State<Arc<Sessions>>,
     admin: Admin,

@@ -23,19 +23,19 @@ use crate::{admin::state::AdminState, network::NetworkState};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An administrator, with the network that the request is for.
-pub struct Admin {
+pub(super) struct Admin {
     pub network: Arc<NetworkState>,
     actor: Actor,
 }
 
 impl Admin {
     /// Answers from the network's current state.
-    pub fn read(&self, look: impl FnOnce(&State) -> Result<Value, Refusal>) -> ApiResult {
+    pub(super) fn read(&self, look: impl FnOnce(&State) -> Result<Value, Refusal>) -> ApiResult {
         Ok(Json(self.network.read(look)?))
     }
 
     /// Runs a command. The audit log describes it by `what`.
-    pub async fn run(
+    pub(super) async fn run(
         &self,
         what: String,
         mut command: impl FnMut(&mut State, Time) -> Result<Value, Refusal> + Send + 'static,
@@ -66,7 +66,7 @@ impl FromRequestParts<AdminState> for Admin {
 }
 
 /// Parameters in the path.
-pub struct PathParams<T>(pub T);
+pub(super) struct PathParams<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathParams<T> {
     type Rejection = ApiError;
@@ -78,7 +78,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
 }
 
 /// Parameters in the query.
-pub struct QueryParams<T>(pub T);
+pub(super) struct QueryParams<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = ApiError;
@@ -90,7 +90,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for QueryPa
 }
 
 /// The body as JSON. Its size is limited by the router.
-pub struct JsonBody<T>(pub T);
+pub(super) struct JsonBody<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
@@ -102,7 +102,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
 }
 
 /// Reads the body of a request. Its size is limited by the router.
-pub async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
+pub(super) async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
     let body = timeout(PATIENCE, Bytes::from_request(request, state)).await;
     body.map_err(|_| ApiError::TooSlow)?.map_err(|why| match why.status() {
         StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLong,
@@ -111,14 +111,14 @@ pub async fn body<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, 
 }
 
 /// Parses a time in a request.
-pub fn time(text: &str) -> Result<Time, ApiError> {
+pub(super) fn time(text: &str) -> Result<Time, ApiError> {
     let bad =
         || ApiError::BadRequest(format!("{text:?} is not a time such as 2027-01-31T00:00:00Z"));
     Time::read(text).ok_or_else(bad)
 }
 
 /// Random bytes for a secret.
-pub fn random<const N: usize>() -> Result<[u8; N], ApiError> {
+pub(super) fn random<const N: usize>() -> Result<[u8; N], ApiError> {
     let mut random = [0; N];
     getrandom::fill(&mut random).map_err(|error| ApiError::Failed(error.into()))?;
     Ok(random)

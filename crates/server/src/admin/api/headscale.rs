@@ -40,7 +40,7 @@ use super::{
 use crate::network::health::Health;
 
 /// All routes of headscale's API.
-pub fn routes() -> Vec<Route> {
+pub(super) fn routes() -> Vec<Route> {
     let all = [of_users(), of_keys(), of_nodes(), of_the_rest()].into_iter().flatten();
     all.map(|route| route.below(HEADSCALE_ROOT).without_other_parameters()).collect()
 }

@@ -22,14 +22,14 @@ const PATH: &str = "/debug/health";
 /// Maximum time for the client's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub async fn of_server(State(health): State<Arc<Health>>, admin: Admin) -> ApiResult {
+pub(super) async fn of_server(State(health): State<Arc<Health>>, admin: Admin) -> ApiResult {
     match health.check(&admin.network).await {
         Ok(()) => Ok(axum::Json(json!({ "database_connectivity": true }))),
         Err(error) => Err(ApiError::Failed(anyhow!(error.message()))),
     }
 }
 
-pub async fn show(
+pub(super) async fn show(
     State(pings): State<Arc<Pings>>,
     admin: Admin,
     PathParams(id): PathParams<i64>,

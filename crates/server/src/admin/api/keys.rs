@@ -13,7 +13,7 @@ use super::{
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct NewPreAuthKey {
+pub(super) struct NewPreAuthKey {
     user: Option<String>,
     reusable: bool,
     ephemeral: bool,
@@ -21,7 +21,7 @@ pub struct NewPreAuthKey {
     acl_tags: Vec<String>,
 }
 
-pub async fn list(
+pub(super) async fn list(
     admin: Admin,
     QueryParams(UserFilter { user }): QueryParams<UserFilter>,
 ) -> ApiResult {
@@ -32,7 +32,7 @@ pub async fn list(
     })
 }
 
-pub async fn create(admin: Admin, JsonBody(request): JsonBody<NewPreAuthKey>) -> ApiResult {
+pub(super) async fn create(admin: Admin, JsonBody(request): JsonBody<NewPreAuthKey>) -> ApiResult {
     let expires = request.expiration.as_deref().map(time).transpose()?;
     let text = secret::write(&random()?);
     let owner = request.user.as_ref().map(|user| format!(" of user {user}")).unwrap_or_default();
@@ -52,7 +52,7 @@ pub async fn create(admin: Admin, JsonBody(request): JsonBody<NewPreAuthKey>) ->
         .await
 }
 
-pub async fn expire(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
+pub(super) async fn expire(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
     admin
         .run(format!("expire pre-auth key {id}"), move |state, now| {
             Ok(json!(state.expire_key(KeyId(id), now)?))
@@ -60,7 +60,7 @@ pub async fn expire(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult 
         .await
 }
 
-pub async fn delete(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
+pub(super) async fn delete(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
     admin
         .run(format!("delete pre-auth key {id}"), move |state, _| {
             Ok(json!(state.delete_key(KeyId(id))?))

@@ -18,14 +18,14 @@ use super::{
 /// A filter by the name or number of a user.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct UserFilter {
+pub(super) struct UserFilter {
     #[serde(deserialize_with = "text")]
     pub user: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Registration {
+pub(super) struct Registration {
     pub user: String,
     #[serde(alias = "auth_id")]
     pub key: String,
@@ -33,7 +33,7 @@ pub struct Registration {
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Expiry {
+pub(super) struct Expiry {
     expiry: Option<String>,
     #[serde(alias = "disableExpiry", alias = "disable_expiry", deserialize_with = "truth")]
     disable: bool,
@@ -41,24 +41,24 @@ pub struct Expiry {
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Confirmation {
+pub(super) struct Confirmation {
     #[serde(deserialize_with = "truth")]
     confirmed: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tags {
+pub(super) struct Tags {
     tags: Vec<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Routes {
+pub(super) struct Routes {
     routes: Vec<IpNet>,
 }
 
-pub async fn list(
+pub(super) async fn list(
     admin: Admin,
     QueryParams(UserFilter { user }): QueryParams<UserFilter>,
 ) -> ApiResult {
@@ -70,11 +70,14 @@ pub async fn list(
     })
 }
 
-pub async fn show(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
+pub(super) async fn show(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
     admin.read(|state| node_view(state, NodeId(id)))
 }
 
-pub async fn register(admin: Admin, QueryParams(request): QueryParams<Registration>) -> ApiResult {
+pub(super) async fn register(
+    admin: Admin,
+    QueryParams(request): QueryParams<Registration>,
+) -> ApiResult {
     admin
         .run(format!("register a node of user {}", request.user), move |state, now| {
             let user = state.find_user(&request.user)?.id;
@@ -85,7 +88,7 @@ pub async fn register(admin: Admin, QueryParams(request): QueryParams<Registrati
         .await
 }
 
-pub async fn expire(
+pub(super) async fn expire(
     admin: Admin,
     PathParams(id): PathParams<i64>,
     QueryParams(request): QueryParams<Expiry>,
@@ -109,7 +112,10 @@ pub async fn expire(
         .await
 }
 
-pub async fn rename(admin: Admin, PathParams((id, name)): PathParams<(i64, String)>) -> ApiResult {
+pub(super) async fn rename(
+    admin: Admin,
+    PathParams((id, name)): PathParams<(i64, String)>,
+) -> ApiResult {
     admin
         .run(format!("rename node {id} to {name}"), move |state, now| {
             state.rename_node(NodeId(id), &name, now)?;
@@ -118,7 +124,7 @@ pub async fn rename(admin: Admin, PathParams((id, name)): PathParams<(i64, Strin
         .await
 }
 
-pub async fn tag(
+pub(super) async fn tag(
     admin: Admin,
     PathParams(id): PathParams<i64>,
     JsonBody(Tags { tags }): JsonBody<Tags>,
@@ -131,7 +137,7 @@ pub async fn tag(
         .await
 }
 
-pub async fn approve(
+pub(super) async fn approve(
     admin: Admin,
     PathParams(id): PathParams<i64>,
     JsonBody(Routes { routes }): JsonBody<Routes>,
@@ -145,7 +151,7 @@ pub async fn approve(
         .await
 }
 
-pub async fn delete(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
+pub(super) async fn delete(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
     admin
         .run(format!("delete node {id}"), move |state, _| Ok(json!(state.delete_node(NodeId(id))?)))
         .await
@@ -153,7 +159,10 @@ pub async fn delete(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult 
 
 /// Gives addresses to nodes that lack one. It changes nothing, because every node has an IPv4 and an
 /// IPv6 address.
-pub async fn backfill(_: Admin, QueryParams(request): QueryParams<Confirmation>) -> ApiResult {
+pub(super) async fn backfill(
+    _: Admin,
+    QueryParams(request): QueryParams<Confirmation>,
+) -> ApiResult {
     match request.confirmed {
         true => Ok(Json(json!({ "changes": [] }))),
         false => Err(ApiError::BadRequest("not confirmed: set `confirmed=true`".into())),

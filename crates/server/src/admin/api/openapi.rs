@@ -8,7 +8,7 @@ use super::route::Route;
 const SCHEMAS: &str = include_str!("schemas.json");
 
 /// Describes these routes.
-pub fn describe(routes: &[Route]) -> Value {
+pub(super) fn describe(routes: &[Route]) -> Value {
     let schemas: Value = serde_json::from_str(SCHEMAS).expect("a test reads it");
     let mut paths = Map::new();
     for route in routes {

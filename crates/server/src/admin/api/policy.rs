@@ -18,19 +18,19 @@ const MOST_LINES: usize = 1000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NewPolicy {
+pub(super) struct NewPolicy {
     policy: String,
     /// Whether to leave out unsupported parts.
     #[serde(default)]
     ignore_unsupported: bool,
 }
 
-pub async fn show(admin: Admin) -> ApiResult {
+pub(super) async fn show(admin: Admin) -> ApiResult {
     admin.read(|state| Ok(policy_view(state.policy())))
 }
 
 /// All stored policies, the newest first.
-pub async fn history(admin: Admin) -> ApiResult {
+pub(super) async fn history(admin: Admin) -> ApiResult {
     let entry = |saved: &object::Policy| json!({ "id": saved.id, "updated_at": saved.created.text(), "bytes": saved.text.len() });
     admin.read(|state| {
         let entries: Vec<Value> = state.policies().map(entry).collect();
@@ -38,7 +38,7 @@ pub async fn history(admin: Admin) -> ApiResult {
     })
 }
 
-pub async fn older(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
+pub(super) async fn older(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
     admin.read(|state| {
         let found = state.policies().find(|saved| saved.id.0 == id);
         found.map(|saved| policy_view(Some(saved))).ok_or(Refusal::NoPolicy(id))
@@ -46,7 +46,7 @@ pub async fn older(admin: Admin, PathParams(id): PathParams<i64>) -> ApiResult {
 }
 
 /// The changes that this policy would make.
-pub async fn check(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResult {
+pub(super) async fn check(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResult {
     let read = new.read()?;
     let judged = admin.network.read(|state| state.review_policy(&new.policy, &read))?;
     let mut answer = json!({});
@@ -54,7 +54,7 @@ pub async fn check(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResul
     Ok(Json(answer))
 }
 
-pub async fn set(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResult {
+pub(super) async fn set(admin: Admin, JsonBody(new): JsonBody<NewPolicy>) -> ApiResult {
     let read = Arc::new(new.read()?);
     let judged = Arc::new(Mutex::new(None));
     let (slot, policy) = (Arc::clone(&judged), Arc::clone(&read));

@@ -22,7 +22,7 @@ async fn refuse_parameters(request: Request, next: Next) -> Response {
 }
 
 /// A route and its documentation.
-pub struct Route {
+pub(super) struct Route {
     /// HTTP method.
     pub method: Method,
     /// First part of the path.
@@ -42,41 +42,41 @@ pub struct Route {
 
 impl Route {
     /// The whole path.
-    pub fn full_path(&self) -> String {
+    pub(super) fn full_path(&self) -> String {
         format!("{}{}", self.root, self.path)
     }
 
-    pub fn get(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
+    pub(super) fn get(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
         let (query, handler) = (&[][..], MethodRouter::new());
         let (root, method) = (ROOT, Method::GET);
         Self { method, root, path, summary, query, body: None, answer, handler }
     }
 
-    pub fn post(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
+    pub(super) fn post(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
         Self { method: Method::POST, ..Self::get(path, summary, answer) }
     }
 
-    pub fn put(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
+    pub(super) fn put(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
         Self { method: Method::PUT, ..Self::get(path, summary, answer) }
     }
 
-    pub fn delete(path: &'static str, summary: &'static str) -> Self {
+    pub(super) fn delete(path: &'static str, summary: &'static str) -> Self {
         Self { method: Method::DELETE, ..Self::get(path, summary, "Nothing") }
     }
 
-    pub fn with(mut self, query: &'static [(&'static str, &'static str)]) -> Self {
+    pub(super) fn with(mut self, query: &'static [(&'static str, &'static str)]) -> Self {
         self.query = query;
         self
     }
 
-    pub fn takes(mut self, body: &'static str) -> Self {
+    pub(super) fn takes(mut self, body: &'static str) -> Self {
         self.body = Some(body);
         self
     }
 
     /// Refuses query parameters if the route defines none. Otherwise, its handler refuses
     /// unknown ones.
-    pub fn without_other_parameters(mut self) -> Self {
+    pub(super) fn without_other_parameters(mut self) -> Self {
         if self.query.is_empty() {
             self.handler = self.handler.layer(from_fn(refuse_parameters));
         }
@@ -84,17 +84,17 @@ impl Route {
     }
 
     /// Replaces the first part of the path.
-    pub fn below(mut self, root: &'static str) -> Self {
+    pub(super) fn below(mut self, root: &'static str) -> Self {
         self.root = root;
         self
     }
 
     /// Adds the route to a router.
-    pub fn add_to(self, router: Router<AdminState>) -> Router<AdminState> {
+    pub(super) fn add_to(self, router: Router<AdminState>) -> Router<AdminState> {
         router.route(&self.full_path(), self.handler)
     }
 
-    pub fn by(mut self, handler: MethodRouter<AdminState>) -> Self {
+    pub(super) fn by(mut self, handler: MethodRouter<AdminState>) -> Self {
         self.handler = handler;
         self
     }

@@ -16,7 +16,7 @@ use super::{
 use crate::admin::state::AdminState;
 
 /// All routes.
-pub fn all() -> Vec<Route> {
+pub(super) fn all() -> Vec<Route> {
     let mut routes = of_people_and_keys();
     routes.extend(of_nodes());
     routes.extend(of_the_policy());

@@ -11,15 +11,21 @@ use super::{
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LoginId {
+pub(super) struct LoginId {
     auth_id: String,
 }
 
-pub async fn approve(admin: Admin, JsonBody(LoginId { auth_id }): JsonBody<LoginId>) -> ApiResult {
+pub(super) async fn approve(
+    admin: Admin,
+    JsonBody(LoginId { auth_id }): JsonBody<LoginId>,
+) -> ApiResult {
     decide(admin, auth_id, true).await
 }
 
-pub async fn reject(admin: Admin, JsonBody(LoginId { auth_id }): JsonBody<LoginId>) -> ApiResult {
+pub(super) async fn reject(
+    admin: Admin,
+    JsonBody(LoginId { auth_id }): JsonBody<LoginId>,
+) -> ApiResult {
     decide(admin, auth_id, false).await
 }
 

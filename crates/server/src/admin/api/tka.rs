@@ -12,17 +12,17 @@ use super::{
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NodeParam {
+pub(super) struct NodeParam {
     node: i64,
 }
 
-pub async fn show(admin: Admin) -> ApiResult {
+pub(super) async fn show(admin: Admin) -> ApiResult {
     let status = admin.network.read(State::tka_status);
     let verified = tokio::task::spawn_blocking(move || status.verified()).await;
     verified.map(Json).map_err(|error| ApiError::Failed(error.into()))
 }
 
-pub async fn allow(
+pub(super) async fn allow(
     admin: Admin,
     QueryParams(NodeParam { node }): QueryParams<NodeParam>,
 ) -> ApiResult {

@@ -13,7 +13,7 @@ use super::{
 /// A filter by name, else by mail address, else by ID, in headscale's order.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct UserQuery {
+pub(super) struct UserQuery {
     id: u64,
     name: String,
     email: String,
@@ -32,14 +32,14 @@ impl UserQuery {
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct NewUser {
+pub(super) struct NewUser {
     name: String,
     display_name: String,
     email: String,
     picture_url: String,
 }
 
-pub async fn list(admin: Admin, QueryParams(which): QueryParams<UserQuery>) -> ApiResult {
+pub(super) async fn list(admin: Admin, QueryParams(which): QueryParams<UserQuery>) -> ApiResult {
     admin.read(|state| {
         let owner = state.owner();
         let users = state.users().filter(|user| which.matches(user));
@@ -47,7 +47,7 @@ pub async fn list(admin: Admin, QueryParams(which): QueryParams<UserQuery>) -> A
     })
 }
 
-pub async fn create(admin: Admin, JsonBody(new): JsonBody<NewUser>) -> ApiResult {
+pub(super) async fn create(admin: Admin, JsonBody(new): JsonBody<NewUser>) -> ApiResult {
     let NewUser { name, display_name, email, picture_url } = new;
     let user = User { name, display_name, email, picture_url, ..User::default() };
     admin
@@ -58,7 +58,7 @@ pub async fn create(admin: Admin, JsonBody(new): JsonBody<NewUser>) -> ApiResult
         .await
 }
 
-pub async fn rename(
+pub(super) async fn rename(
     admin: Admin,
     PathParams((user, name)): PathParams<(String, String)>,
 ) -> ApiResult {
@@ -71,7 +71,7 @@ pub async fn rename(
         .await
 }
 
-pub async fn make_owner(admin: Admin, PathParams(user): PathParams<String>) -> ApiResult {
+pub(super) async fn make_owner(admin: Admin, PathParams(user): PathParams<String>) -> ApiResult {
     admin
         .run(format!("make user {user} the owner"), move |state, _| {
             let id = state.find_user(&user)?.id;
@@ -81,7 +81,7 @@ pub async fn make_owner(admin: Admin, PathParams(user): PathParams<String>) -> A
         .await
 }
 
-pub async fn delete(admin: Admin, PathParams(user): PathParams<String>) -> ApiResult {
+pub(super) async fn delete(admin: Admin, PathParams(user): PathParams<String>) -> ApiResult {
     admin
         .run(format!("delete user {user}"), move |state, _| {
             let id = state.find_user(&user)?.id;

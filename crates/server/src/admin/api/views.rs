@@ -9,7 +9,7 @@ use coordinator::{
 use serde_json::{Value, json};
 
 /// A user. `owner` is the owner of the network.
-pub fn user(user: &User, owner: Option<UserId>) -> Value {
+pub(super) fn user(user: &User, owner: Option<UserId>) -> Value {
     let (provider, identifier) = match &user.identity {
         Some(identity) => ("oidc", identity.joined()),
         None => ("", String::new()),
@@ -28,7 +28,7 @@ fn owner(state: &State, id: Option<UserId>) -> Value {
 }
 
 /// A pre-auth key. The text is given only right after its creation.
-pub fn key(state: &State, key: &PreAuthKey, text: Option<&str>) -> Value {
+pub(super) fn key(state: &State, key: &PreAuthKey, text: Option<&str>) -> Value {
     let shown = match text {
         Some(text) => text.to_owned(),
         None => secret::masked(&key.prefix),
@@ -41,7 +41,7 @@ pub fn key(state: &State, key: &PreAuthKey, text: Option<&str>) -> Value {
     })
 }
 
-pub fn node(state: &State, view: NodeView<'_>) -> Value {
+pub(super) fn node(state: &State, view: NodeView<'_>) -> Value {
     let node = view.node;
     let method = match node.method {
         RegisterMethod::AuthKey => "auth_key",
@@ -65,14 +65,14 @@ pub fn node(state: &State, view: NodeView<'_>) -> Value {
 }
 
 /// An API key. The text is given only right after its creation.
-pub fn api_key(key: &ApiKey, text: Option<&str>) -> Value {
+pub(super) fn api_key(key: &ApiKey, text: Option<&str>) -> Value {
     json!({
         "id": key.id, "prefix": key.prefix, "key": text,
         "expiration": key.expires.map(|at| at.text()), "created_at": key.created.text(),
     })
 }
 
-pub fn audit(entry: &AuditEntry) -> Value {
+pub(super) fn audit(entry: &AuditEntry) -> Value {
     json!({
         "id": entry.id, "at": entry.at.text(), "who": entry.who, "what": entry.what,
         "refused": entry.refused, "previous": entry.previous, "hash": AuditHash::of(entry),

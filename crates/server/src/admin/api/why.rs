@@ -11,14 +11,14 @@ use crate::clock::now;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct WhyQuery {
+pub(super) struct WhyQuery {
     from: String,
     to: String,
     #[serde(default)]
     port: Option<u16>,
 }
 
-pub async fn why(
+pub(super) async fn why(
     admin: Admin,
     QueryParams(WhyQuery { from, to, port }): QueryParams<WhyQuery>,
 ) -> ApiResult {

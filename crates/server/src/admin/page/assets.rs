@@ -25,7 +25,7 @@ const FILES: [(&str, &str, &[u8]); 5] = [
 ];
 
 /// Hash of the files. Pages include it in URLs, so that browsers can cache the files.
-pub fn version() -> &'static str {
+pub(super) fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
         let mut hasher = DefaultHasher::new();
         FILES.hash(&mut hasher);
@@ -34,7 +34,7 @@ pub fn version() -> &'static str {
     &VERSION
 }
 
-pub async fn file(Path(name): Path<String>) -> Response {
+pub(super) async fn file(Path(name): Path<String>) -> Response {
     let Some((_, kind, bytes)) = FILES.iter().find(|(own, ..)| *own == name) else {
         return super::not_found();
     };

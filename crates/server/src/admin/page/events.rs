@@ -38,11 +38,11 @@ const CHANGED: &str = "event: changed\ndata:\n\n";
 const SIGN_OF_LIFE: &str = ":\n\n";
 
 #[derive(Deserialize)]
-pub struct Since {
+pub(super) struct Since {
     since: u64,
 }
 
-pub async fn follow(
+pub(super) async fn follow(
     State(site): State<Arc<AdminSite>>,
     session: PageSession,
     Query(Since { since }): Query<Since>,

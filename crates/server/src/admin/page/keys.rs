@@ -31,7 +31,7 @@ struct Key {
     why_not: &'static str,
 }
 
-pub async fn list(session: PageSession) -> Response {
+pub(super) async fn list(session: PageSession) -> Response {
     let frame = session.frame("keys");
     let now = now();
     let page = session.network.read(|state| {

@@ -32,21 +32,21 @@ struct Login {
 }
 
 #[derive(Deserialize)]
-pub struct LoginForm {
+pub(super) struct LoginForm {
     key: String,
 }
 
 #[derive(Deserialize)]
-pub struct LogoutForm {
+pub(super) struct LogoutForm {
     token: String,
 }
 
-pub async fn show(State(network): State<Arc<NetworkState>>) -> Response {
+pub(super) async fn show(State(network): State<Arc<NetworkState>>) -> Response {
     page(&network, None)
 }
 
 /// Opens a session with an API key or the token of a link.
-pub async fn log_in(
+pub(super) async fn log_in(
     State(network): State<Arc<NetworkState>>,
     State(sessions): State<Arc<Sessions>>,
     State(site): State<Arc<AdminSite>>,
@@ -81,7 +81,7 @@ pub async fn log_in(
     }
 }
 
-pub async fn log_out(
+pub(super) async fn log_out(
     State(sessions): State<Arc<Sessions>>,
     session: PageSession,
     Form(LogoutForm { token }): Form<LogoutForm>,

@@ -92,7 +92,7 @@ struct Route {
 
 #[derive(Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub(super) struct Wanted {
     q: String,
     page: usize,
     registration: String,
@@ -104,7 +104,7 @@ impl Default for Wanted {
     }
 }
 
-pub async fn list(
+pub(super) async fn list(
     extract::State(site): extract::State<Arc<AdminSite>>,
     session: PageSession,
     Query(wanted): Query<Wanted>,
@@ -142,7 +142,7 @@ pub async fn list(
     render(&page)
 }
 
-pub async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
+pub(super) async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
     let frame = session.frame("machines");
     let page = session.network.read(|state| {
         let view = state.node(NodeId(id))?;
@@ -166,7 +166,7 @@ pub async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
     page.map_or_else(not_found, |page| render(&page))
 }
 
-pub async fn routes(session: PageSession) -> Response {
+pub(super) async fn routes(session: PageSession) -> Response {
     let frame = session.frame("routes");
     let mut routes: Vec<Route> =
         session.network.read(|state| state.nodes().flat_map(offered).collect());

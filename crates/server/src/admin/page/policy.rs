@@ -15,7 +15,7 @@ struct PolicyPage {
     text: String,
 }
 
-pub async fn show(session: PageSession) -> Response {
+pub(super) async fn show(session: PageSession) -> Response {
     let frame = session.frame("policy");
     let page = session.network.read(|state| match state.policy() {
         Some(policy) => PolicyPage {

@@ -46,19 +46,19 @@ struct WhyPage {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub struct Paged {
+pub(super) struct Paged {
     page: usize,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub struct WhyQuery {
+pub(super) struct WhyQuery {
     from: String,
     to: String,
     port: String,
 }
 
-pub async fn audit(session: PageSession, Query(Paged { page }): Query<Paged>) -> Response {
+pub(super) async fn audit(session: PageSession, Query(Paged { page }): Query<Paged>) -> Response {
     let frame = session.frame("audit");
     let now = now();
     let one = |entry: &AuditEntry| Entry {
@@ -78,7 +78,7 @@ pub async fn audit(session: PageSession, Query(Paged { page }): Query<Paged>) ->
     render(&page)
 }
 
-pub async fn why(session: PageSession, Query(query): Query<WhyQuery>) -> Response {
+pub(super) async fn why(session: PageSession, Query(query): Query<WhyQuery>) -> Response {
     let frame = session.frame("why");
     let WhyQuery { from, to, port } = query;
     let mut query = form_urlencoded::Serializer::new(String::new());

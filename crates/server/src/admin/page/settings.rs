@@ -29,13 +29,13 @@ struct Region {
     machines: usize,
 }
 
-pub async fn dns(session: PageSession) -> Response {
+pub(super) async fn dns(session: PageSession) -> Response {
     let frame = session.frame("dns");
     let dns = session.network.read(|state| state.settings().dns.clone());
     render(&DnsPage { frame, dns })
 }
 
-pub async fn derp(session: PageSession) -> Response {
+pub(super) async fn derp(session: PageSession) -> Response {
     let frame = session.frame("derp");
     render(&DerpPage { frame, regions: session.network.read(regions) })
 }

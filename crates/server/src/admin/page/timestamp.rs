@@ -3,21 +3,21 @@
 use coordinator::Time;
 
 /// A timestamp in ISO 8601 and in words.
-pub struct Timestamp {
+pub(super) struct Timestamp {
     pub iso: String,
     pub words: String,
 }
 
 impl Timestamp {
     /// An optional timestamp, with a text if it is absent.
-    pub fn or(at: Option<Time>, none: &str, now: Time) -> Self {
+    pub(super) fn or(at: Option<Time>, none: &str, now: Time) -> Self {
         match at {
             Some(at) => Self { iso: at.text(), words: words(at, now) },
             None => Self { iso: String::new(), words: none.to_owned() },
         }
     }
 
-    pub fn of(at: Time, now: Time) -> Self {
+    pub(super) fn of(at: Time, now: Time) -> Self {
         Self::or(Some(at), "", now)
     }
 }

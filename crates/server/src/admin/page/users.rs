@@ -34,7 +34,7 @@ struct User {
     since: Timestamp,
 }
 
-pub async fn list(session: PageSession) -> Response {
+pub(super) async fn list(session: PageSession) -> Response {
     let frame = session.frame("users");
     let look = |state: &State| {
         let owner = state.owner();
@@ -44,7 +44,7 @@ pub async fn list(session: PageSession) -> Response {
     render(&Users { frame, users })
 }
 
-pub async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
+pub(super) async fn show(session: PageSession, Path(id): Path<i64>) -> Response {
     let frame = session.frame("users");
     let found = session.network.read(|state| {
         let found = state.users().find(|user| user.id.0 == id)?;

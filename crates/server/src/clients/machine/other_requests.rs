@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Receives a client's answer to a ping.
-pub fn receive_ping_answer(
+pub(super) fn receive_ping_answer(
     (network, pings): (&NetworkState, &Pings),
     client: Client,
     path: &str,
@@ -30,7 +30,7 @@ pub fn receive_ping_answer(
 }
 
 /// Answers an unsupported request. The client shows the text to its user.
-pub fn unsupported(method: &Method, path: &str, body: &[u8]) -> Response<Answer> {
+pub(super) fn unsupported(method: &Method, path: &str, body: &[u8]) -> Response<Answer> {
     let words = match (method, path) {
         (&Method::POST, "/machine/feature/query") => return feature(body),
         (&Method::POST, "/machine/set-dns") => {

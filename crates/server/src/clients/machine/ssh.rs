@@ -20,9 +20,9 @@ use crate::{
 };
 
 /// Prefix of the paths. Two node IDs follow, such as `7/to/8`.
-pub const PATH: &str = "/machine/ssh/action/";
+pub(crate) const PATH: &str = "/machine/ssh/action/";
 /// Prefix of the page of a waiting login.
-pub const PAGE: &str = "/ssh/";
+pub(crate) const PAGE: &str = "/ssh/";
 /// How long a request waits for a decision. The client then repeats it.
 const HOLD: Duration = Duration::from_secs(50);
 
@@ -70,7 +70,7 @@ struct SshAnswer {
 }
 
 /// Answers a node's request.
-pub async fn answer(
+pub(crate) async fn answer(
     (network, own_url): (&NetworkState, &ServerUrl),
     client: Client,
     uri: &Uri,
@@ -98,7 +98,7 @@ pub async fn answer(
 }
 
 fn invitation(own_url: &ServerUrl, number: &str) -> String {
-    format!("# This login must be approved. Open:\r\n#\r\n#     {}{PAGE}{number}\r\n#\r\n", own_url)
+    format!("# This login must be approved. Open:\r\n#\r\n#     {own_url}{PAGE}{number}\r\n#\r\n")
 }
 
 /// Waits until a waiting login is decided, or the maximum time has passed.

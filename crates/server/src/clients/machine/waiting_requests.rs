@@ -20,7 +20,7 @@ const EACH: usize = 2;
 
 /// Waiting requests, by the ID of their registration.
 #[derive(Default)]
-pub struct WaitingRequests(Mutex<HashMap<String, VecDeque<oneshot::Sender<()>>>>);
+pub(super) struct WaitingRequests(Mutex<HashMap<String, VecDeque<oneshot::Sender<()>>>>);
 
 /// A waiting request.
 struct WaitingRequest<'a> {
@@ -32,7 +32,7 @@ struct WaitingRequest<'a> {
 impl WaitingRequests {
     /// Waits until the registration with this ID is decided, and returns true. Returns false if
     /// newer requests replace this one.
-    pub async fn wait(&self, network: &NetworkState, number: &str) -> bool {
+    pub(super) async fn wait(&self, network: &NetworkState, number: &str) -> bool {
         let mut request = self.begin(number);
         // It may have been decided since it was read.
         let waits = network.read(|state| state.is_registration_pending(number, now()));
@@ -51,7 +51,7 @@ impl WaitingRequests {
     }
 
     /// Wakes the requests of decided registrations until the network ends.
-    pub async fn follow(&self, network: &NetworkState) {
+    pub(super) async fn follow(&self, network: &NetworkState) {
         let mut changed = network.changed();
         while changed.changed().await.is_ok() {
             network.read(|state| self.wake_decided(state));

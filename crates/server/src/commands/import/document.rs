@@ -22,7 +22,7 @@ const VERSION: u32 = 1;
 /// The parsed document.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Document {
+pub(super) struct Document {
     linerate_server: u32,
     noise_key: Zeroizing<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,7 +46,7 @@ struct Version {
 
 impl Document {
     /// The document of a network.
-    pub fn new(
+    pub(super) fn new(
         objects: &[Stored],
         noise: &MachineKey,
         relay: Option<&MachineKey>,
@@ -67,7 +67,7 @@ impl Document {
     ///
     /// # Errors
     /// It is not an export, or one of a newer program.
-    pub fn read(text: &str) -> anyhow::Result<Self> {
+    pub(super) fn read(text: &str) -> anyhow::Result<Self> {
         let version: Version = serde_json::from_str(text)
             .context("neither an SQLite database nor an export of linerate-server")?;
         if version.linerate_server != VERSION {
@@ -83,7 +83,7 @@ impl Document {
     ///
     /// # Errors
     /// Serialization failed.
-    pub fn text(&self) -> anyhow::Result<Zeroizing<String>> {
+    pub(super) fn text(&self) -> anyhow::Result<Zeroizing<String>> {
         Ok(Zeroizing::new(serde_json::to_string_pretty(self)?))
     }
 
@@ -91,7 +91,7 @@ impl Document {
     ///
     /// # Errors
     /// An object has an unknown kind, or a key is invalid.
-    pub fn into_incoming(self) -> anyhow::Result<Incoming> {
+    pub(super) fn into_incoming(self) -> anyhow::Result<Incoming> {
         let stored = |entry: Entry| {
             let kind = Kind::named(&entry.kind)
                 .with_context(|| format!("unknown kind of object: {:?}", entry.kind))?;

@@ -40,7 +40,7 @@ const RELAY: &str = "derp_server_private.key";
 ///
 /// # Errors
 /// The file is not such a database, its keys are missing, or unknown columns may restrict rights.
-pub async fn read(
+pub(super) async fn read(
     arguments: &Import,
     configuration: &Configuration,
     there: &[Stored],

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use coordinator::object::{Kind, Stored};
 
 /// Kinds that an import counts, with their names.
-pub const KINDS: [(Kind, &str); 4] = [
+pub(super) const KINDS: [(Kind, &str); 4] = [
     (Kind::User, "users"),
     (Kind::Node, "nodes"),
     (Kind::PreAuthKey, "pre-auth keys"),
@@ -14,7 +14,7 @@ pub const KINDS: [(Kind, &str); 4] = [
 
 /// Outcome of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// It was imported.
     Imported,
     /// It was already imported earlier.
@@ -25,7 +25,7 @@ pub enum Outcome {
 
 /// Number of objects for each kind and outcome.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub(super) struct Tally {
     counts: BTreeMap<(Kind, Outcome), usize>,
     /// Objects of kinds that linerate does not have.
     others: usize,
@@ -34,7 +34,7 @@ pub struct Tally {
 
 impl Tally {
     /// Counts all objects as imported.
-    pub fn of(objects: &[Stored]) -> Self {
+    pub(super) fn of(objects: &[Stored]) -> Self {
         let mut tally = Self::default();
         for object in objects.iter().filter(|object| object.body.is_some()) {
             tally.add(object.kind, Outcome::Imported);
@@ -45,12 +45,12 @@ impl Tally {
     }
 
     /// Counts an object.
-    pub fn add(&mut self, kind: Kind, outcome: Outcome) {
+    pub(super) fn add(&mut self, kind: Kind, outcome: Outcome) {
         *self.counts.entry((kind, outcome)).or_default() += 1;
     }
 
     /// Changes the outcome of an imported object to left out.
-    pub fn take_back(&mut self, kind: Kind) {
+    pub(super) fn take_back(&mut self, kind: Kind) {
         if let Some(imported) = self.counts.get_mut(&(kind, Outcome::Imported)) {
             *imported = imported.saturating_sub(1);
         }
@@ -58,22 +58,22 @@ impl Tally {
     }
 
     /// Counts omitted objects of kinds that linerate does not have.
-    pub fn leave_out_others(&mut self, number: usize) {
+    pub(super) fn leave_out_others(&mut self, number: usize) {
         self.others += number;
     }
 
     /// Sets the outcome of the policy.
-    pub fn set_policy(&mut self, policy: &'static str) {
+    pub(super) fn set_policy(&mut self, policy: &'static str) {
         self.policy = Some(policy);
     }
 
     /// Whether any object was left out.
-    pub fn is_incomplete(&self) -> bool {
+    pub(super) fn is_incomplete(&self) -> bool {
         self.others > 0 || KINDS.iter().any(|(kind, _)| self.count(*kind, Outcome::LeftOut) > 0)
     }
 
     /// One line for each kind, with the numbers of all outcomes.
-    pub fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> Vec<String> {
         let line = |(kind, name): (Kind, &str)| {
             let counts = [Outcome::Imported, Outcome::AlreadyPresent, Outcome::LeftOut]
                 .map(|outcome| self.count(kind, outcome));

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Writes all metrics. `docs/metrics.md` lists them.
-pub fn write(tenants: &Tenants) -> String {
+pub(super) fn write(tenants: &Tenants) -> String {
     let tenants: Vec<TenantMetrics<'_>> =
         tenants.all().iter().filter_map(|slot| TenantMetrics::new(slot)).collect();
     let mut text = Text::default();

@@ -14,7 +14,7 @@ use super::Dice;
 use crate::store::{Committed, Database, Tail};
 
 /// The database.
-pub struct Memory {
+pub(super) struct Memory {
     /// The writer and the objects of each version.
     all: Vec<(u64, Vec<Stored>)>,
     /// ID of the database.
@@ -28,7 +28,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn new(dice: Dice) -> Self {
+    pub(super) fn new(dice: Dice) -> Self {
         Self {
             all: Vec::new(),
             origin: 1,
@@ -58,7 +58,7 @@ impl Memory {
     }
 
     /// Another database takes over, which lacks the last versions.
-    pub fn fail_over(&mut self, lost: usize) {
+    pub(super) fn fail_over(&mut self, lost: usize) {
         self.origin += 1;
         self.all.truncate(self.all.len().saturating_sub(lost));
         (self.version, self.rows, self.written) = (0, BTreeMap::new(), HashMap::new());
@@ -73,7 +73,7 @@ impl Memory {
 }
 
 /// A server's connection to the database.
-pub struct Connection {
+pub(super) struct Connection {
     memory: Arc<Mutex<Memory>>,
     lock: Arc<tokio::sync::Mutex<()>>,
     writer: u64,
@@ -81,7 +81,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub fn new(memory: Arc<Mutex<Memory>>, lock: Arc<tokio::sync::Mutex<()>>, writer: u64) -> Self {
+    pub(super) fn new(
+        memory: Arc<Mutex<Memory>>,
+        lock: Arc<tokio::sync::Mutex<()>>,
+        writer: u64,
+    ) -> Self {
         Self { memory, lock, writer, turn: None }
     }
 

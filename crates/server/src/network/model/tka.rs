@@ -24,7 +24,7 @@ static CHECKPOINT: LazyLock<Vec<u8>> = LazyLock::new(|| {
 });
 
 #[derive(Clone, Debug)]
-pub enum TkaAct {
+pub(super) enum TkaAct {
     Allow(i64),
     /// Enables it by an allowed node, with signatures of all nodes.
     On(i64),
@@ -37,7 +37,7 @@ pub enum TkaAct {
 impl TkaAct {
     /// A random operation, based on the state of some server. Others may change it before the
     /// operation runs.
-    pub fn any(roll: u64, node: i64, seen: &State) -> Self {
+    pub(super) fn any(roll: u64, node: i64, seen: &State) -> Self {
         match roll {
             0 => Self::Allow(node),
             1..=2 => Self::Off(node),
@@ -50,7 +50,7 @@ impl TkaAct {
     }
 
     /// Runs the operation and describes its outcome.
-    pub fn run(&self, state: &mut State, now: Time) -> String {
+    pub(super) fn run(&self, state: &mut State, now: Time) -> String {
         match self {
             Self::Allow(node) => outcome_text(state.allow_tka_init(NodeId(*node), now)),
             Self::On(node) => turn_on(state, NodeId(*node), now),
@@ -70,7 +70,7 @@ impl TkaAct {
 }
 
 /// The whole state of tailnet lock.
-pub fn all(state: &State) -> String {
+pub(super) fn all(state: &State) -> String {
     let first = outcome_text(state.answer_tka_query(&TkaRequest::Bootstrap));
     format!("{} {first}", state.tka_status().verified())
 }

@@ -11,7 +11,7 @@ use tokio_tungstenite::{
 };
 
 /// A browser with one tab, which is closed when dropped.
-pub struct Chromium {
+pub(super) struct Chromium {
     process: std::process::Child,
     socket: WebSocketStream<TcpStream>,
     session: Value,
@@ -30,7 +30,7 @@ impl Drop for Chromium {
 
 impl Chromium {
     /// Starts a browser, if it is installed.
-    pub async fn start(profile: &Path) -> Option<Self> {
+    pub(super) async fn start(profile: &Path) -> Option<Self> {
         let process = std::process::Command::new("chromium")
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
             .args(["--no-first-run", "--disable-background-networking", "--disable-extensions"])
@@ -83,7 +83,7 @@ impl Chromium {
     }
 
     /// Sends a command and returns its result.
-    pub async fn command(&mut self, method: &str, parameters: Value) -> Value {
+    pub(super) async fn command(&mut self, method: &str, parameters: Value) -> Value {
         self.last += 1;
         let mut message = json!({ "id": self.last, "method": method, "params": parameters });
         if self.session.is_string() {
@@ -106,7 +106,7 @@ impl Chromium {
     }
 
     /// Opens a page, and waits until it has loaded.
-    pub async fn open(&mut self, url: &str) {
+    pub(super) async fn open(&mut self, url: &str) {
         let answer = self.command("Page.navigate", json!({ "url": url })).await;
         assert!(answer["errorText"].is_null(), "{url}: {answer}");
         let loader = answer["loaderId"].clone();
@@ -128,7 +128,7 @@ impl Chromium {
     }
 
     /// Evaluates an expression, and awaits a promise.
-    pub async fn value(&mut self, expression: &str) -> Value {
+    pub(super) async fn value(&mut self, expression: &str) -> Value {
         let parameters =
             json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let mut answer = self.command("Runtime.evaluate", parameters).await;
@@ -137,7 +137,7 @@ impl Chromium {
     }
 
     /// Waits until an expression in the page is true.
-    pub async fn until(&mut self, expression: &str) {
+    pub(super) async fn until(&mut self, expression: &str) {
         let wait = format!(
             "new Promise((done, late) => {{ const end = Date.now() + 10000; const look = () => \
              ({expression}) ? done(true) : Date.now() > end ? late(new Error('never')) : \
@@ -147,7 +147,7 @@ impl Chromium {
     }
 
     /// Presses a key that is not a letter.
-    pub async fn press(&mut self, key: &str, code: u32) {
+    pub(super) async fn press(&mut self, key: &str, code: u32) {
         let text = if key == "Enter" { "\r" } else { "" };
         for kind in ["keyDown", "keyUp"] {
             let mut parameters =
@@ -159,21 +159,21 @@ impl Chromium {
         }
     }
 
-    pub async fn size(&mut self, width: u32, height: u32, is_phone: bool) {
+    pub(super) async fn size(&mut self, width: u32, height: u32, is_phone: bool) {
         let parameters = json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone,
         });
         self.command("Emulation.setDeviceMetricsOverride", parameters).await;
     }
 
-    pub async fn is_dark(&mut self, is_dark: bool) {
+    pub(super) async fn is_dark(&mut self, is_dark: bool) {
         let value = if is_dark { "dark" } else { "light" };
         let features = json!([{ "name": "prefers-color-scheme", "value": value }]);
         self.command("Emulation.setEmulatedMedia", json!({ "features": features })).await;
     }
 
     /// A screenshot in PNG.
-    pub async fn picture(&mut self) -> Vec<u8> {
+    pub(super) async fn picture(&mut self) -> Vec<u8> {
         use base64ct::{Base64, Encoding};
         let answer = self.command("Page.captureScreenshot", json!({})).await;
         Base64::decode_vec(answer["data"].as_str().unwrap()).unwrap()

@@ -30,14 +30,14 @@ use tokio::{
 use crate::loopback::{free, inside, start};
 
 /// A network of a server.
-pub struct World {
+pub(crate) struct World {
     pub address: SocketAddr,
     folder: Arc<TempDir>,
     host: String,
     socket: PathBuf,
 }
 
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: String,
@@ -51,18 +51,18 @@ impl Answer {
         Self { status: head.status, headers: head.headers, body }
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap()
     }
 }
 
 impl World {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with("").await
     }
 
     /// The network of the top level, on a server with these additional tables.
-    pub async fn with(tables: &str) -> Self {
+    pub(crate) async fn with(tables: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let address = free();
         let mut configuration = Configuration {
@@ -81,7 +81,7 @@ impl World {
     }
 
     /// Another network of the same server, with this name and host.
-    pub fn other(&self, name: &str, host: &str) -> Self {
+    pub(crate) fn other(&self, name: &str, host: &str) -> Self {
         let (folder, host) = (Arc::clone(&self.folder), host.to_owned());
         Self {
             address: self.address,
@@ -91,12 +91,12 @@ impl World {
         }
     }
 
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// Sends a command over the local socket.
-    pub async fn command(&self, method: Method, path: &str, body: Value) -> Value {
+    pub(crate) async fn command(&self, method: Method, path: &str, body: Value) -> Value {
         let stream = self.commands().await;
         let path = format!("{}{path}", api::ROOT);
         let answer = request(stream, "local", method, &path, &[], body.to_string()).await;
@@ -105,7 +105,7 @@ impl World {
     }
 
     /// The same for a command that may be refused.
-    pub async fn try_command(&self, method: Method, path: &str) -> Answer {
+    pub(crate) async fn try_command(&self, method: Method, path: &str) -> Answer {
         let stream = self.commands().await;
         request(stream, "local", method, &format!("{}{path}", api::ROOT), &[], String::new()).await
     }
@@ -120,7 +120,7 @@ impl World {
     }
 
     /// Sends a request over the network.
-    pub async fn request(
+    pub(crate) async fn request(
         &self,
         method: Method,
         path: &str,
@@ -132,14 +132,14 @@ impl World {
     }
 
     /// Prefix of a new API key, and its authorization header.
-    pub async fn api_key(&self) -> (String, String) {
+    pub(crate) async fn api_key(&self) -> (String, String) {
         let key = self.command(Method::POST, "apikey", json!({})).await;
         let text = key["key"].as_str().unwrap().to_owned();
         (key["prefix"].as_str().unwrap().to_owned(), format!("Bearer {text}"))
     }
 
     /// Opens the page with a link, and returns the cookie.
-    pub async fn log_in(&self) -> String {
+    pub(crate) async fn log_in(&self) -> String {
         let answer = self.submit_login(&self.link().await).await;
         assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.body);
         let cookie = answer.headers["set-cookie"].to_str().unwrap();
@@ -147,18 +147,18 @@ impl World {
     }
 
     /// Token of a new link.
-    pub async fn link(&self) -> String {
+    pub(crate) async fn link(&self) -> String {
         let link = self.command(Method::POST, "admin/link", json!(null)).await;
         link["link"].as_str().unwrap().split_once('#').unwrap().1.to_owned()
     }
 
-    pub async fn submit_login(&self, key: &str) -> Answer {
+    pub(crate) async fn submit_login(&self, key: &str) -> Answer {
         let form = [("content-type", "application/x-www-form-urlencoded")];
         self.request(Method::POST, "/admin/login", &form, &format!("key={key}")).await
     }
 
     /// Joins a machine with this description.
-    pub async fn join(&self, number: u8, auth_key: &str, hostinfo: Value) {
+    pub(crate) async fn join(&self, number: u8, auth_key: &str, hostinfo: Value) {
         let body = json!({
             "Version": 131, "NodeKey": NodePublic([number; 32]), "Auth": { "AuthKey": auth_key },
             "Hostinfo": hostinfo,
@@ -168,7 +168,7 @@ impl World {
     }
 
     /// The answer to a registration request.
-    pub async fn register(&self, number: u8, body: &Value) -> Value {
+    pub(crate) async fn register(&self, number: u8, body: &Value) -> Value {
         let mut machine = self.machine(number).await;
         let response = machine.send_request(machine_request("register", body)).await.unwrap();
         let answer = response.into_body().collect().await.unwrap().to_bytes();
@@ -176,13 +176,13 @@ impl World {
     }
 
     /// The network's Noise key.
-    pub async fn server_key(&self) -> MachinePublic {
+    pub(crate) async fn server_key(&self) -> MachinePublic {
         let key = self.request(Method::GET, "/key?v=131", &[], "").await.json();
         serde_json::from_value(key["publicKey"].clone()).unwrap()
     }
 
     /// A machine's connection inside Noise.
-    pub async fn machine(&self, number: u8) -> http2::SendRequest<Full<Bytes>> {
+    pub(crate) async fn machine(&self, number: u8) -> http2::SendRequest<Full<Bytes>> {
         let stream = TcpStream::connect(self.address).await.unwrap();
         let server = self.server_key().await;
         let machine = MachineKey::new(Box::new([number; 32].into()));
@@ -199,13 +199,16 @@ impl World {
 }
 
 /// A POST request of a machine.
-pub fn machine_request(path: &str, body: &Value) -> Request<Full<Bytes>> {
+pub(crate) fn machine_request(path: &str, body: &Value) -> Request<Full<Bytes>> {
     let request = Request::post(format!("https://a/machine/{path}"));
     request.body(Full::new(Bytes::from(body.to_string()))).unwrap()
 }
 
 /// The answer to a GET request of a machine.
-pub async fn machine_get(machine: &mut http2::SendRequest<Full<Bytes>>, path: &str) -> Answer {
+pub(crate) async fn machine_get(
+    machine: &mut http2::SendRequest<Full<Bytes>>,
+    path: &str,
+) -> Answer {
     let request = Request::get(format!("https://a/machine/{path}"));
     let response = machine.send_request(request.body(Full::default()).unwrap()).await.unwrap();
     Answer::of(response).await

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A machine.
 #[derive(Clone)]
-pub struct Machine {
+pub(super) struct Machine {
     number: u16,
     key: [u8; 32],
     server: MachinePublic,
@@ -38,7 +38,7 @@ pub struct Machine {
 }
 
 /// A stream of maps.
-pub struct Maps {
+pub(super) struct Maps {
     body: Incoming,
     reader: FrameReader,
     /// The first map.
@@ -57,7 +57,7 @@ struct Head {
 type Sender = http2::SendRequest<Full<Bytes>>;
 
 impl Machine {
-    pub fn new(number: u16, server: MachinePublic) -> Self {
+    pub(super) fn new(number: u16, server: MachinePublic) -> Self {
         let mut key = [9; 32];
         // Curve25519 ignores the lowest bits of the first byte.
         key[4..6].copy_from_slice(&number.to_le_bytes());
@@ -65,12 +65,12 @@ impl Machine {
     }
 
     /// Its node key, as in maps.
-    pub fn node_key(&self) -> Value {
+    pub(super) fn node_key(&self) -> Value {
         json!(NodePublic(self.key))
     }
 
     /// Joins the network.
-    pub async fn join(&self, at: SocketAddr, auth_key: &str) -> anyhow::Result<()> {
+    pub(super) async fn join(&self, at: SocketAddr, auth_key: &str) -> anyhow::Result<()> {
         let mut sender = self.connect(at).await?;
         let request = json!({
             "Version": 131, "NodeKey": NodePublic(self.key), "Auth": { "AuthKey": auth_key },
@@ -95,7 +95,7 @@ impl Machine {
     }
 
     /// Changes its endpoints.
-    pub async fn move_to(&self, at: SocketAddr, port: u16) -> anyhow::Result<()> {
+    pub(super) async fn move_to(&self, at: SocketAddr, port: u16) -> anyhow::Result<()> {
         let mut sender = self.connect(at).await?;
         let request = json!({
             "Version": 131, "NodeKey": NodePublic(self.key), "DiscoKey": DiscoPublic(self.key),
@@ -108,7 +108,7 @@ impl Machine {
     }
 
     /// Follows the network, and resumes its stream if the server can.
-    pub async fn follow(&mut self, at: SocketAddr) -> anyhow::Result<Maps> {
+    pub(super) async fn follow(&mut self, at: SocketAddr) -> anyhow::Result<Maps> {
         let mut sender = self.connect(at).await?;
         let mut request = json!({
             "Version": 131, "NodeKey": NodePublic(self.key), "DiscoKey": DiscoPublic(self.key),
@@ -164,7 +164,7 @@ impl Machine {
 
 impl Maps {
     /// The next map.
-    pub async fn next(&mut self) -> anyhow::Result<Value> {
+    pub(super) async fn next(&mut self) -> anyhow::Result<Value> {
         loop {
             let frame: Value = serde_json::from_slice(&self.frame().await?)?;
             if frame.get("KeepAlive").is_none() {
@@ -175,7 +175,7 @@ impl Maps {
 
     /// Reads until the stream ends, and notes the position. Maps are not stored, because there
     /// is no memory for those of thousands of clients.
-    pub async fn drain(&mut self, machine: &mut Machine) {
+    pub(super) async fn drain(&mut self, machine: &mut Machine) {
         self.first.take();
         while let Ok(frame) = self.frame().await {
             let Head { handle, seq } = serde_json::from_slice(&frame).expect("a frame is JSON");
@@ -199,7 +199,7 @@ impl Maps {
     }
 
     /// Whether the first map was a full map.
-    pub fn is_full_map(&self) -> bool {
+    pub(super) fn is_full_map(&self) -> bool {
         self.first.get("Debug").is_some()
     }
 }

@@ -35,7 +35,7 @@ impl Network {
 
     /// Writes some objects, with IDs that the other network has as well.
     async fn write(&mut self, dice: &mut u64, letter: &str) {
-        let writes = (0..1 + roll(dice, 4)).map(|_| {
+        let writes = (0..=roll(dice, 4)).map(|_| {
             let kind = Kind::ALL[usize::try_from(roll(dice, 8)).unwrap()];
             let id = i64::try_from(1 + roll(dice, 6)).unwrap();
             let body = (roll(dice, 5) > 0).then(|| format!("{letter} {}", roll(dice, 1000)));

@@ -15,7 +15,7 @@ use crate::loopback::free;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_linerate-server");
 
-pub struct Server {
+pub(super) struct Server {
     pub at: SocketAddr,
     folder: PathBuf,
     process: Child,
@@ -23,7 +23,7 @@ pub struct Server {
 
 impl Server {
     /// Starts a server with this database. All servers use the key of the first one.
-    pub fn start(folder: &Path, name: &str, database: &str, pooled: bool) -> Self {
+    pub(super) fn start(folder: &Path, name: &str, database: &str, pooled: bool) -> Self {
         let first = folder.join("a/state/noise.key");
         let (at, folder) = configure(&folder.join(name), Some(database), pooled);
         if name != "a" {
@@ -34,7 +34,7 @@ impl Server {
 
     /// The same with a second network, `lab`, in the same database. All servers use the keys of
     /// the first one.
-    pub fn with_lab(folder: &Path, name: &str, database: &str) -> Self {
+    pub(super) fn with_lab(folder: &Path, name: &str, database: &str) -> Self {
         let key = |of: &str| folder.join(of).join("state/networks/lab/noise.key");
         let (at, own) = configure(&folder.join(name), Some(database), false);
         let file = own.join("server.toml");
@@ -51,13 +51,13 @@ impl Server {
     }
 
     /// Starts a server with its network in a file.
-    pub fn alone(folder: &Path, name: &str) -> Self {
+    pub(super) fn alone(folder: &Path, name: &str) -> Self {
         let (at, folder) = configure(&folder.join(name), None, false);
         Self::begin(at, folder)
     }
 
     /// Starts a server after an import of this file.
-    pub fn restored(folder: &Path, name: &str, database: Option<&str>, from: &Path) -> Self {
+    pub(super) fn restored(folder: &Path, name: &str, database: Option<&str>, from: &Path) -> Self {
         let (at, folder) = configure(&folder.join(name), database, false);
         let mut import = Command::new(PROGRAM);
         import.arg("--config").arg(folder.join("server.toml")).arg("import").arg(from);
@@ -86,39 +86,39 @@ impl Server {
         panic!("{} does not begin:\n{}", server.folder.display(), server.log());
     }
 
-    pub fn key(&self) -> MachinePublic {
+    pub(super) fn key(&self) -> MachinePublic {
         let text = fs::read_to_string(self.folder.join("state/noise.key")).unwrap();
         let key: MachineKey = text.trim().parse().unwrap();
         key.public()
     }
 
     /// Runs a command and returns its output.
-    pub fn run(&self, arguments: &[&str]) -> String {
+    pub(super) fn run(&self, arguments: &[&str]) -> String {
         let output = self.try_run(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {error}\n{}", self.log());
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    pub fn try_run(&self, arguments: &[&str]) -> Output {
+    pub(super) fn try_run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(PROGRAM);
         command.arg("--config").arg(self.folder.join("server.toml"));
         command.args(["--output", "json"]).args(arguments).output().unwrap()
     }
 
     /// Kills the process, as in a power failure.
-    pub fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
     /// Stops the process, as a service manager does.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         let stopped = Command::new("kill").arg(self.process.id().to_string()).status().unwrap();
         assert!(stopped.success() && self.process.wait().unwrap().success(), "{}", self.log());
     }
 
-    pub fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 }

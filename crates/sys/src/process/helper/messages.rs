@@ -181,7 +181,7 @@ pub enum Entry {
 
 impl Entry {
     pub fn encode_all(entries: &[Self]) -> Vec<u8> {
-        entries.iter().flat_map(|entry| entry.encode()).collect()
+        entries.iter().flat_map(Self::encode).collect()
     }
 
     fn encode(&self) -> [u8; ENTRY_LEN] {

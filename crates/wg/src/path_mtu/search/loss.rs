@@ -74,7 +74,7 @@ pub(super) struct Timeouts {
 
 impl Timeouts {
     /// Computes the timeouts for a round trip, which may be unknown.
-    pub fn new(rtt: Option<Duration>) -> Self {
+    pub(super) fn new(rtt: Option<Duration>) -> Self {
         let beyond = |wait: Duration| rtt.map(|rtt| (wait + 2 * rtt).min(MAX_PROBE_TIMEOUT));
         let lost = beyond(PROBE_TIMEOUT).unwrap_or(INITIAL_PROBE_TIMEOUT);
         let suspect = beyond(PROBE_SUSPECT_AFTER).unwrap_or(INITIAL_PROBE_TIMEOUT);
@@ -110,7 +110,7 @@ pub(super) enum Verdict {
 
 impl TrialProbes {
     /// Starts a trial with a probe sent at `now`.
-    pub fn start(&mut self, now: Time) {
+    pub(super) fn start(&mut self, now: Time) {
         self.rounds.clear();
         // There are many peers, and few of them have pairs in flight.
         self.rounds.shrink_to(1);
@@ -119,17 +119,17 @@ impl TrialProbes {
     }
 
     /// Adds one more probe, or pair, that was sent.
-    pub fn push(&mut self, now: Time) {
+    pub(super) fn push(&mut self, now: Time) {
         self.rounds.push(Round { sent: now, short_replied: false });
     }
 
     /// Returns the time when a round was sent, if there is such a round.
-    pub fn sent(&self, round: usize) -> Option<Time> {
+    pub(super) fn sent(&self, round: usize) -> Option<Time> {
         self.rounds.get(round).map(|round| round.sent)
     }
 
     /// Handles the reply to the short probe of a round.
-    pub fn handle_short_reply(&mut self, round: usize, loss: &mut LossRate) {
+    pub(super) fn handle_short_reply(&mut self, round: usize, loss: &mut LossRate) {
         if let Some(round) = self.rounds.get_mut(round).filter(|round| !round.short_replied) {
             round.short_replied = true;
             loss.note(false);
@@ -137,13 +137,13 @@ impl TrialProbes {
     }
 
     /// Handles the reply to a long probe. Earlier ones without a reply were lost at random.
-    pub fn handle_long_reply(&self, loss: &mut LossRate) {
+    pub(super) fn handle_long_reply(&self, loss: &mut LossRate) {
         (0..self.expired).for_each(|_| loss.note(true));
         loss.note(false);
     }
 
     /// Handles probes after their timeout. Returns the verdict.
-    pub fn judge(&mut self, now: Time, timeouts: Timeouts, loss: &mut LossRate) -> Verdict {
+    pub(super) fn judge(&mut self, now: Time, timeouts: Timeouts, loss: &mut LossRate) -> Verdict {
         while let Some(round) = self.rounds.get(self.expired)
             && now.since(round.sent) >= timeouts.lost
         {
@@ -168,13 +168,13 @@ impl TrialProbes {
     }
 
     /// Whether any short probe was answered.
-    pub fn has_reply(&self) -> bool {
+    pub(super) fn has_reply(&self) -> bool {
         self.rounds.iter().any(|round| round.short_replied)
     }
 
     /// Returns the time to send the next pair, or `None` if enough were sent. Until a short probe
     /// is answered, pairs are sent at a lower rate, because the cause may be congestion.
-    pub fn next_pair_due(&self, timeouts: Timeouts) -> Option<Time> {
+    pub(super) fn next_pair_due(&self, timeouts: Timeouts) -> Option<Time> {
         let last = self.rounds.last()?.sent;
         let pause = match self.sent(1) {
             None => timeouts.suspect,
@@ -185,7 +185,7 @@ impl TrialProbes {
     }
 
     /// Returns the time of the next action.
-    pub fn due(&self, timeouts: Timeouts) -> Time {
+    pub(super) fn due(&self, timeouts: Timeouts) -> Time {
         let expires = self.rounds.get(self.expired).map(|round| round.sent + timeouts.lost);
         let due = [expires, self.next_pair_due(timeouts)].into_iter().flatten().min();
         due.unwrap_or(Time::from_nanos(0))

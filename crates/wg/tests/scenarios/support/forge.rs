@@ -9,7 +9,7 @@ use x25519_dalek::StaticSecret;
 
 /// The points of small order and their other encodings below 2^255 (Bernstein, "Curve25519: new
 /// Diffie-Hellman speed records", and libsodium's list).
-pub const LOW_ORDER: [[u8; 32]; 7] = [
+pub(crate) const LOW_ORDER: [[u8; 32]; 7] = [
     [0; 32],
     first_byte(0, 1, 0),
     hex(b"e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
@@ -44,19 +44,19 @@ const fn hex(text: &[u8; 64]) -> [u8; 32] {
 }
 
 /// A sender with a key that may violate the protocol.
-pub struct Stranger {
+pub(crate) struct Stranger {
     secret: StaticSecret,
 }
 
 impl Stranger {
     /// Creates the sender with this key.
-    pub fn with(key: &PrivateKey) -> Self {
+    pub(crate) fn with(key: &PrivateKey) -> Self {
         let text = key.to_hex();
         Self { secret: hex(text.as_bytes().try_into().unwrap()).into() }
     }
 
     /// A valid initiation with this timestamp.
-    pub fn initiation(&self, to: &PublicKey, sender: u32, stamp: [u8; 12]) -> Vec<u8> {
+    pub(crate) fn initiation(&self, to: &PublicKey, sender: u32, stamp: [u8; 12]) -> Vec<u8> {
         let name = x25519_dalek::PublicKey::from(&self.secret).to_bytes();
         let static_static = diffie_hellman(&self.secret, to.as_bytes());
         initiation_by(&name, static_static, to, (sender, stamp))
@@ -64,7 +64,12 @@ impl Stranger {
 
     /// The response to an initiation to this key, without a preshared key. With `point` as the
     /// ephemeral key of low order, every Diffie-Hellman result is zero.
-    pub fn response(&self, initiation: &[u8], sender: u32, point: Option<[u8; 32]>) -> Vec<u8> {
+    pub(crate) fn response(
+        &self,
+        initiation: &[u8],
+        sender: u32,
+        point: Option<[u8; 32]>,
+    ) -> Vec<u8> {
         let own = x25519_dalek::PublicKey::from(&self.secret).to_bytes();
         let remote_ephemeral: [u8; 32] = initiation[8..40].try_into().unwrap();
         let mut noise = Noise::new(&own);
@@ -94,7 +99,7 @@ impl Stranger {
 }
 
 /// An initiation that claims the public key `name`.
-pub fn initiation_by(
+pub(crate) fn initiation_by(
     name: &[u8; 32],
     static_static: [u8; 32],
     to: &PublicKey,
@@ -114,7 +119,7 @@ pub fn initiation_by(
 }
 
 /// An initiation with an ephemeral key of low order, made with a Diffie-Hellman result of zero.
-pub fn initiation_with_ephemeral(
+pub(crate) fn initiation_with_ephemeral(
     point: [u8; 32],
     name: &[u8; 32],
     static_static: [u8; 32],
@@ -133,12 +138,12 @@ pub fn initiation_with_ephemeral(
 }
 
 /// The Diffie-Hellman result of both static keys.
-pub fn static_static(one: &PrivateKey, other: &PublicKey) -> [u8; 32] {
+pub(crate) fn static_static(one: &PrivateKey, other: &PublicKey) -> [u8; 32] {
     diffie_hellman(&Stranger::with(one).secret, other.as_bytes())
 }
 
 /// A TAI64N timestamp.
-pub fn stamp(seconds: u64, nanos: u32) -> [u8; 12] {
+pub(crate) fn stamp(seconds: u64, nanos: u32) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&((1 << 62) + 10 + seconds).to_be_bytes());
     bytes[8..].copy_from_slice(&nanos.to_be_bytes());
@@ -146,7 +151,7 @@ pub fn stamp(seconds: u64, nanos: u32) -> [u8; 12] {
 }
 
 /// Appends a mac1 for `receiver`, and an empty mac2.
-pub fn with_macs(mut message: Vec<u8>, receiver: &[u8; 32]) -> Vec<u8> {
+pub(crate) fn with_macs(mut message: Vec<u8>, receiver: &[u8; 32]) -> Vec<u8> {
     let key = Blake2s256::new().chain_update(b"mac1----").chain_update(receiver).finalize();
     let mut mac = <Blake2sMac<U16> as KeyInit>::new_from_slice(&key).unwrap();
     mac.update(&message);
@@ -156,7 +161,7 @@ pub fn with_macs(mut message: Vec<u8>, receiver: &[u8; 32]) -> Vec<u8> {
 }
 
 /// Replaces the MACs of a changed message.
-pub fn restamped(message: &[u8], receiver: &PublicKey) -> Vec<u8> {
+pub(crate) fn restamped(message: &[u8], receiver: &PublicKey) -> Vec<u8> {
     with_macs(message[..message.len() - 32].to_vec(), receiver.as_bytes())
 }
 

@@ -18,7 +18,7 @@ use wg::{
 
 use super::Id;
 
-pub struct Host {
+pub(crate) struct Host {
     pub control: Control<ChaCha20Rng>,
     pub device: Arc<Device>,
     pub key: PrivateKey,
@@ -37,7 +37,7 @@ pub struct Host {
 
 impl Host {
     /// Creates a host with a key and without peers. Its interface is up.
-    pub fn new(id: Id, seed: u64) -> Self {
+    pub(crate) fn new(id: Id, seed: u64) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(seed ^ (id as u64) << 32);
         let key = PrivateKey::generate(&mut rng);
         let mut control = Control::new(rng);
@@ -57,26 +57,26 @@ impl Host {
         }
     }
 
-    pub fn public_key(&self) -> PublicKey {
+    pub(crate) fn public_key(&self) -> PublicKey {
         self.key.public_key()
     }
 
-    pub fn state(&self, peer: &PublicKey) -> PeerState {
+    pub(crate) fn state(&self, peer: &PublicKey) -> PeerState {
         self.control.peers().find(|state| state.public_key == *peer).expect("a peer of the host")
     }
 
     /// Number of answered handshakes that it started, and the sum of their milliseconds.
-    pub fn handshakes(&self) -> (u64, u64) {
+    pub(crate) fn handshakes(&self) -> (u64, u64) {
         let handshakes = &self.device.handshakes;
         (handshakes.answered(), handshakes.micros() / 1000)
     }
 
-    pub fn dropped(&self, reason: DropReason) -> u64 {
+    pub(crate) fn dropped(&self, reason: DropReason) -> u64 {
         self.device.drops.get(reason)
     }
 
     /// Sends inner packets to one peer.
-    pub fn send(&mut self, packets: &[Vec<u8>], now: Now) {
+    pub(crate) fn send(&mut self, packets: &[Vec<u8>], now: Now) {
         let Some(peer) = IpHeader::parse(&packets[0])
             .ok()
             .and_then(|header| self.device.route(header.destination(&packets[0])))
@@ -98,7 +98,7 @@ impl Host {
     }
 
     /// Receives a datagram.
-    pub fn receive(&mut self, datagram: &[u8], from: Endpoint, now: Now) {
+    pub(crate) fn receive(&mut self, datagram: &[u8], from: Endpoint, now: Now) {
         if Kind::of(datagram) == Some(Kind::Data) {
             if let Err(reason) = self.receive_data(datagram, from, now) {
                 self.device.drops.count(reason, 1);
@@ -109,14 +109,14 @@ impl Host {
         self.work(now);
     }
 
-    pub fn handle_timeout(&mut self, now: Now) {
+    pub(crate) fn handle_timeout(&mut self, now: Now) {
         self.wakeups += 1;
         self.control.handle_timeout(now);
         self.work(now);
     }
 
     /// Handles the notices of both halves until there are no more.
-    pub fn work(&mut self, now: Now) {
+    pub(crate) fn work(&mut self, now: Now) {
         loop {
             self.control.handle_notices(now);
             if !self.handle_outbound_notices(now) {
@@ -280,7 +280,7 @@ impl Host {
 }
 
 /// Makes a datagram of transport data, padded.
-pub fn seal_one(reservation: &Reservation, counter: u64, packet: &[u8]) -> Vec<u8> {
+pub(crate) fn seal_one(reservation: &Reservation, counter: u64, packet: &[u8]) -> Vec<u8> {
     let mut padded = packet.to_vec();
     padded.resize(packet.len().next_multiple_of(PADDING), 0);
     seal_exactly(reservation, counter, &padded)
@@ -298,16 +298,16 @@ fn seal_exactly(reservation: &Reservation, counter: u64, plaintext: &[u8]) -> Ve
 }
 
 /// The inner address of a host.
-pub fn inner(id: Id) -> Ipv4Addr {
+pub(crate) fn inner(id: Id) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, id as u8 + 1)
 }
 
-pub fn allowed(net: &str) -> AllowedIpChange {
+pub(crate) fn allowed(net: &str) -> AllowedIpChange {
     AllowedIpChange { net: net.parse().unwrap(), remove: false }
 }
 
 /// An IPv4 packet with a number as its payload.
-pub fn inner_packet(source: IpAddr, destination: IpAddr, number: u32) -> Vec<u8> {
+pub(crate) fn inner_packet(source: IpAddr, destination: IpAddr, number: u32) -> Vec<u8> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (source, destination) else {
         panic!("the scenarios' inner packets are IPv4");
     };

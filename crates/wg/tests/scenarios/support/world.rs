@@ -19,10 +19,10 @@ use super::{
 };
 
 /// The initial link between hosts.
-pub const LINK: Link = Link { delay: Duration::from_millis(10), ..Link::CLEAN };
+pub(crate) const LINK: Link = Link { delay: Duration::from_millis(10), ..Link::CLEAN };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub(crate) enum What {
     Initiation,
     Response,
     CookieReply,
@@ -34,7 +34,7 @@ pub enum What {
 
 /// A datagram that a host sent.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub(crate) struct Sent {
     pub at: Time,
     pub from: SocketAddr,
     pub to: SocketAddr,
@@ -44,12 +44,12 @@ pub struct Sent {
 
 impl Sent {
     /// Counter of transport data.
-    pub fn counter(&self) -> u64 {
+    pub(crate) fn counter(&self) -> u64 {
         u64::from_le_bytes(self.bytes[8..16].try_into().unwrap())
     }
 }
 
-pub struct World {
+pub(crate) struct World {
     pub hosts: Vec<Host>,
     pub network: Network,
     /// Every datagram that a host sent, in order.
@@ -66,7 +66,7 @@ pub struct World {
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
 impl World {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let network = Network::new(seed, LINK);
         Self {
             hosts: Vec::new(),
@@ -81,7 +81,7 @@ impl World {
     }
 
     /// Two hosts that are peers of each other.
-    pub fn pair(seed: u64) -> Self {
+    pub(crate) fn pair(seed: u64) -> Self {
         let mut world = Self::new(seed);
         let (a, b) = (world.add_host(), world.add_host());
         world.introduce(a, b);
@@ -90,7 +90,7 @@ impl World {
     }
 
     /// Two hosts with a session that the first one started.
-    pub fn connected(seed: u64) -> Self {
+    pub(crate) fn connected(seed: u64) -> Self {
         let mut world = Self::pair(seed);
         world.send(super::A, super::B);
         world.run(Duration::from_millis(100));
@@ -98,7 +98,7 @@ impl World {
         world
     }
 
-    pub fn add_host(&mut self) -> Id {
+    pub(crate) fn add_host(&mut self) -> Id {
         let id = self.hosts.len();
         self.hosts.push(Host::new(id, self.seed));
         self.clock_skew.push(0);
@@ -106,14 +106,14 @@ impl World {
     }
 
     /// Adds `peer` to `host`, with its endpoint and its inner address.
-    pub fn introduce(&mut self, host: Id, peer: Id) {
+    pub(crate) fn introduce(&mut self, host: Id, peer: Id) {
         let endpoint = self.hosts[peer].address;
         let change = PeerChange { endpoint: Some(endpoint), ..self.peer_change(peer) };
         self.change_peer(host, change);
     }
 
     /// The change that adds `peer` without an endpoint.
-    pub fn peer_change(&self, peer: Id) -> PeerChange {
+    pub(crate) fn peer_change(&self, peer: Id) -> PeerChange {
         let net = IpAddr::from(inner(peer)).into();
         PeerChange {
             allowed_ips: vec![AllowedIpChange { net, remove: false }],
@@ -121,16 +121,16 @@ impl World {
         }
     }
 
-    pub fn change_peer(&mut self, host: Id, change: PeerChange) {
+    pub(crate) fn change_peer(&mut self, host: Id, change: PeerChange) {
         self.apply(host, DeviceChange { peers: vec![change], ..Default::default() });
     }
 
-    pub fn apply(&mut self, host: Id, change: DeviceChange) {
+    pub(crate) fn apply(&mut self, host: Id, change: DeviceChange) {
         self.act(host, |host, _| host.control.apply(change).unwrap());
     }
 
     /// Runs `action` on a host, then handles the resulting notices and datagrams.
-    pub fn act<T>(&mut self, host: Id, action: impl FnOnce(&mut Host, Now) -> T) -> T {
+    pub(crate) fn act<T>(&mut self, host: Id, action: impl FnOnce(&mut Host, Now) -> T) -> T {
         let now = self.now(host);
         let result = action(&mut self.hosts[host], now);
         self.hosts[host].work(now);
@@ -138,12 +138,12 @@ impl World {
         result
     }
 
-    pub fn key(&self, host: Id) -> PublicKey {
+    pub(crate) fn key(&self, host: Id) -> PublicKey {
         self.hosts[host].public_key()
     }
 
     /// The clocks of a host.
-    pub fn now(&self, host: Id) -> Now {
+    pub(crate) fn now(&self, host: Id) -> Now {
         let wall = EPOCH + self.elapsed();
         let skew = self.clock_skew[host];
         let wall = if skew < 0 {
@@ -155,17 +155,17 @@ impl World {
     }
 
     /// Virtual time since the world's start.
-    pub fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         self.network.now() - self.began
     }
 
     /// Sends an inner packet. Returns its number.
-    pub fn send(&mut self, from: Id, to: Id) -> u32 {
+    pub(crate) fn send(&mut self, from: Id, to: Id) -> u32 {
         self.send_many(from, to, 1)[0]
     }
 
     /// Sends several inner packets with one reservation.
-    pub fn send_many(&mut self, from: Id, to: Id, count: u32) -> Vec<u32> {
+    pub(crate) fn send_many(&mut self, from: Id, to: Id, count: u32) -> Vec<u32> {
         let numbers: Vec<u32> = (self.number..self.number + count).collect();
         self.number += count;
         let packets: Vec<_> = numbers
@@ -177,7 +177,7 @@ impl World {
     }
 
     /// Sends an inner packet of `len` bytes.
-    pub fn send_padded(&mut self, from: Id, to: Id, len: usize) {
+    pub(crate) fn send_padded(&mut self, from: Id, to: Id, len: usize) {
         let mut packet = inner_packet(inner(from).into(), inner(to).into(), self.number);
         self.number += 1;
         packet.resize(len, 0);
@@ -186,14 +186,14 @@ impl World {
     }
 
     /// Numbers of the inner packets that a host received, in order.
-    pub fn received(&self, host: Id) -> Vec<u32> {
+    pub(crate) fn received(&self, host: Id) -> Vec<u32> {
         let number = |packet: &Vec<u8>| u32::from_be_bytes(packet[20..24].try_into().unwrap());
         self.hosts[host].received.iter().map(number).collect()
     }
 
     /// Asserts that packets arrive in both directions, now and in order.
     #[track_caller]
-    pub fn assert_flows(&mut self, one: Id, other: Id) {
+    pub(crate) fn assert_flows(&mut self, one: Id, other: Id) {
         for (from, to) in [(one, other), (other, one)] {
             let numbers = self.send_many(from, to, 3);
             self.run(Duration::from_millis(100));
@@ -203,39 +203,39 @@ impl World {
     }
 
     /// Delivers a datagram with the source `from`.
-    pub fn inject(&mut self, bytes: &[u8], from: SocketAddr, to: Id) {
+    pub(crate) fn inject(&mut self, bytes: &[u8], from: SocketAddr, to: Id) {
         self.network.deliver(Datagram::new(from, self.hosts[to].address, bytes));
     }
 
     /// Drops the datagrams for which `gate` returns `false`.
-    pub fn gate(&mut self, gate: impl FnMut(&Sent) -> bool + 'static) {
+    pub(crate) fn gate(&mut self, gate: impl FnMut(&Sent) -> bool + 'static) {
         self.gate = Box::new(gate);
     }
 
-    pub fn open_gate(&mut self) {
+    pub(crate) fn open_gate(&mut self) {
         self.gate(|_| true);
     }
 
     /// Drops the next datagram of a kind.
-    pub fn lose_next(&mut self, what: What) {
+    pub(crate) fn lose_next(&mut self, what: What) {
         let mut lost = false;
         self.gate(move |sent| sent.what != what || std::mem::replace(&mut lost, true));
     }
 
     /// Datagrams that `host` sent from its present address.
-    pub fn sent(&self, host: Id, what: What) -> Vec<&Sent> {
+    pub(crate) fn sent(&self, host: Id, what: What) -> Vec<&Sent> {
         let from = self.hosts[host].address;
         self.wire.iter().filter(|sent| sent.from == from && sent.what == what).collect()
     }
 
     /// Times of these datagrams, since the world's start.
-    pub fn times(&self, host: Id, what: What) -> Vec<Duration> {
+    pub(crate) fn times(&self, host: Id, what: What) -> Vec<Duration> {
         let began = time(self.began);
         self.sent(host, what).iter().map(|sent| sent.at.since(began)).collect()
     }
 
     /// Advances the world by `duration`.
-    pub fn run(&mut self, duration: Duration) {
+    pub(crate) fn run(&mut self, duration: Duration) {
         let end = self.network.now() + duration;
         while self.step(end) {}
         self.network.pass_until(end);

@@ -52,8 +52,8 @@ fn main() -> ExitCode {
 }
 
 impl Arguments {
-    fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-        let mut arguments = Arguments { seconds: 3, rounds: 3, beside: Vec::new() };
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut arguments = Self { seconds: 3, rounds: 3, beside: Vec::new() };
         while let Some(word) = words.next() {
             let value = words.next().ok_or(format!("{word} needs a value"));
             match word.as_str() {

@@ -14,27 +14,27 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const PINGS: &str = "-c 100 -i 0.01";
 
 /// The cable alone, without a tunnel.
-pub struct Bare {
+pub(crate) struct Bare {
     left: Host,
     right: Host,
 }
 
 impl Bare {
     /// Connects two hosts.
-    pub fn start() -> Bare {
+    pub(crate) fn start() -> Self {
         let (left, right) = Pair::hosts(1500);
-        Bare { left, right }
+        Self { left, right }
     }
 
     /// TCP from left to right.
-    pub fn tcp(&self, seconds: u32) -> Rate {
+    pub(crate) fn tcp(&self, seconds: u32) -> Rate {
         let (client, server) = (&self.left, &self.right);
         Iperf { client, server, address: "10.1.0.2", seconds, options: "" }.run()
     }
 }
 
 /// Two hosts and a tunnel with a session.
-pub struct Run {
+pub(crate) struct Run {
     pair: Pair,
     memory: Watch,
     seconds: u32,
@@ -42,7 +42,7 @@ pub struct Run {
 
 /// Throughput and cost of one direction.
 #[derive(Clone, Copy, Debug)]
-pub struct Direction {
+pub(crate) struct Direction {
     /// TCP, Gbit/s.
     pub gbps: f64,
     /// Processor seconds of both daemons for each gigabyte (10^9 bytes) carried.
@@ -51,7 +51,7 @@ pub struct Direction {
 
 /// Results of one run.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Left to right.
     pub forth: Direction,
     /// Right to left.
@@ -66,12 +66,12 @@ pub struct Sample {
 
 impl Run {
     /// Starts both ends; `seconds` is the length of each TCP measurement.
-    pub fn start(implementation: Implementation, seconds: u32) -> Run {
+    pub(crate) fn start(implementation: Implementation, seconds: u32) -> Self {
         let pair = Pair::start(implementation, implementation);
         pair.introduce(Introduction::default());
         pair.left.reaches(&pair.right, Family::V4, PATIENCE);
         let memory = Watch::start(daemons(&pair).to_vec());
-        Run { pair, memory, seconds }
+        Self { pair, memory, seconds }
     }
 
     /// Median round trip in milliseconds without other traffic.
@@ -111,13 +111,13 @@ impl Run {
     }
 
     /// Output of wg(8) on the left.
-    pub fn wg_show(&self, colour: bool) -> String {
+    pub(crate) fn wg_show(&self, colour: bool) -> String {
         let mode = if colour { "always" } else { "never" };
         self.pair.left.host.run(format!("WG_COLOR_MODE={mode} wg show {INTERFACE}"))
     }
 
     /// Runs all measurements one after the other, and passes each result to `report`.
-    pub fn measure(&self, mut report: impl FnMut(&str, f64, &str)) -> Sample {
+    pub(crate) fn measure(&self, mut report: impl FnMut(&str, f64, &str)) -> Sample {
         let (forth, busy_ping) = self.forth();
         report("TCP through the tunnel, left to right", forth.gbps, "Gbit/s");
         let back = self.tcp("-R");
@@ -135,16 +135,16 @@ fn daemons(pair: &Pair) -> [Processes; 2] {
 
 /// The samples of one implementation.
 #[derive(Default)]
-pub struct Samples(Vec<Sample>);
+pub(crate) struct Samples(Vec<Sample>);
 
 impl Samples {
     /// Adds one.
-    pub fn push(&mut self, sample: Sample) {
+    pub(crate) fn push(&mut self, sample: Sample) {
         self.0.push(sample);
     }
 
     /// The median of one figure.
-    pub fn median(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
+    pub(crate) fn median(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
         median(self.0.iter().map(figure).collect())
     }
 }

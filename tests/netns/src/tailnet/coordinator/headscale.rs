@@ -3,7 +3,7 @@
 use super::FOLDER;
 
 /// Its configuration.
-pub fn config(url: &str, [v4, v6]: [&str; 2], [chain, key]: [&str; 2]) -> String {
+pub(super) fn config(url: &str, [v4, v6]: [&str; 2], [chain, key]: [&str; 2]) -> String {
     format!(
         r#"server_url: {url}
 listen_addr: "[::]:443"

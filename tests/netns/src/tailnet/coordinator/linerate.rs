@@ -6,12 +6,12 @@ use super::FOLDER;
 use crate::implementation::built;
 
 /// `LINERATE_SERVER_BIN`, or a build of the workspace.
-pub fn program() -> Option<PathBuf> {
+pub(super) fn program() -> Option<PathBuf> {
     built("LINERATE_SERVER_BIN", "linerate-server").filter(|path| path.is_file())
 }
 
 /// Its configuration.
-pub fn config(url: &str, [v4, v6]: [&str; 2], [chain, key]: [&str; 2]) -> String {
+pub(super) fn config(url: &str, [v4, v6]: [&str; 2], [chain, key]: [&str; 2]) -> String {
     format!(
         r#"server_url = "{url}"
 listen = ["[::]:443"]

@@ -8,11 +8,11 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 /// The inner packets of one interface in one direction, in order.
-pub struct Flows(Vec<Vec<u8>>);
+pub(super) struct Flows(Vec<Vec<u8>>);
 
 /// Number of super-packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Supers {
+pub(super) struct Supers {
     pub tcp: usize,
     pub udp: usize,
 }
@@ -28,7 +28,7 @@ struct Key {
 
 /// Splits the frames of one direction. The kernel's own packets, to link-local addresses and
 /// groups, are left out.
-pub fn flows(frames: &[Frame], direction: Direction) -> (Flows, Supers) {
+pub(super) fn flows(frames: &[Frame], direction: Direction) -> (Flows, Supers) {
     let frames = frames.iter().filter(|frame| frame.direction == direction);
     let (mut packets, mut supers) = (Vec::new(), Supers::default());
     for frame in frames.filter(|frame| is_inner(&frame.bytes)) {
@@ -65,13 +65,13 @@ fn is_same(sent: &[u8], came: &[u8]) -> bool {
 }
 
 impl Flows {
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// # Panics
     /// If a length or a checksum is wrong, or a packet is longer than the MTU.
-    pub fn are_sound(&self, mtu: usize) {
+    pub(super) fn are_sound(&self, mtu: usize) {
         for packet in &self.0 {
             assert!(packet.len() <= mtu && is_sound(packet), "invalid packet: {packet:02x?}");
         }
@@ -79,7 +79,7 @@ impl Flows {
 
     /// Compares the packets of each flow in order, except for congestion marks. The error describes the
     /// first difference.
-    pub fn same_as(&self, other: &Flows) -> Result<(), String> {
+    pub(super) fn same_as(&self, other: &Self) -> Result<(), String> {
         let (ours, theirs) = (self.by_key(), other.by_key());
         if let Some(key) = theirs.keys().find(|key| !ours.contains_key(*key)) {
             return Err(format!("{key:?} was never sent"));
@@ -109,7 +109,7 @@ impl Flows {
 
     /// The UDP packets by flow, without the values that the kernel chooses: identifications, and
     /// with them the IPv4 header's checksum.
-    pub fn datagrams(&self) -> Vec<Vec<u8>> {
+    pub(super) fn datagrams(&self) -> Vec<Vec<u8>> {
         let mut flows: BTreeMap<Key, Vec<Vec<u8>>> = BTreeMap::new();
         for packet in &self.0 {
             let key = Key { fragment: None, ..Key::of(packet) };
@@ -132,7 +132,7 @@ impl Flows {
     ///
     /// # Panics
     /// If a byte of it is missing or wrong.
-    pub fn stream_is_whole(&self, port: u16, bytes: u64) {
+    pub(super) fn stream_is_whole(&self, port: u16, bytes: u64) {
         let pattern = Pattern::new(u64::from(port));
         let segments = self.0.iter().filter_map(|packet| {
             let layout = Layout::of(packet);
@@ -163,11 +163,11 @@ impl Flows {
 }
 
 impl Key {
-    fn of(packet: &[u8]) -> Key {
+    fn of(packet: &[u8]) -> Self {
         let layout = Layout::of(packet);
         let ports = packet.get(layout.transport..layout.transport + 4);
         let ports = ports.and_then(|ports| ports.try_into().ok());
-        Key {
+        Self {
             addresses: layout.addresses(packet).to_vec(),
             protocol: layout.protocol,
             ports: ports.filter(|_| layout.fragment.is_none()),

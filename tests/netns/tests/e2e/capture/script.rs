@@ -9,8 +9,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::{setsockopt_impl, sockopt_impl};
 
 /// Port and length of each stream: two in each direction.
-pub const FORTH: [(u16, u64); 2] = [(7101, 4 << 20), (7102, 2_000_003)];
-pub const BACK: [(u16, u64); 2] = [(7103, 3_000_001), (7104, 4 << 20)];
+pub(super) const FORTH: [(u16, u64); 2] = [(7101, 4 << 20), (7102, 2_000_003)];
+pub(super) const BACK: [(u16, u64); 2] = [(7103, 3_000_001), (7104, 4 << 20)];
 
 /// Pieces that become super-packets, at a rate below that of queueing.
 const PIECE: usize = 32 * 1024 + 1;
@@ -48,7 +48,7 @@ const BUFFER: usize = 16 << 20;
 ///
 /// # Panics
 /// If a stream is incomplete.
-pub fn play(pair: &Pair) -> Result<(), String> {
+pub(super) fn play(pair: &Pair) -> Result<(), String> {
     let (left, right) = (&pair.left, &pair.right);
     let stream = |from: &Side, to: &Side, family, (port, bytes)| {
         let address = at(to, family, port);

@@ -8,7 +8,7 @@ use netns::{
     AS_NOBODY, CoordinatorKind, Host, INTERFACE, Implementation, Injected, Key, eventually,
 };
 
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A confined process has both of its filters.
 const FILTERS: &str = "2";
@@ -17,23 +17,23 @@ const FILTERS: &str = "2";
 const CALLERS_VARIABLE: &str = "SECRET_OF_THE_CALLER";
 
 /// One host with a running process.
-pub struct Life {
+pub(super) struct Life {
     pub host: Host,
     process: Child,
 }
 
 /// A process, by its pid as seen by this process.
-pub struct Confined(u32);
+pub(super) struct Confined(u32);
 
 impl Life {
     /// `linerate [OPTION...] wg0`.
-    pub fn interface(arguments: &str) -> Self {
+    pub(super) fn interface(arguments: &str) -> Self {
         let life = Self::start(Host::new("alone"), "", &format!("-f {arguments}"));
         life.answers()
     }
 
     /// `linerate wg0` as the user nobody.
-    pub fn as_unprivileged_user() -> Self {
+    pub(super) fn as_unprivileged_user() -> Self {
         let host = Host::new("alone");
         host.run("install -d -o nobody /run/wireguard");
         host.open_tun();
@@ -42,7 +42,7 @@ impl Life {
     }
 
     /// `linerate up FILE`, which needs a guardian, a rule and a route in the main table.
-    pub fn up() -> Self {
+    pub(super) fn up() -> Self {
         let host = Host::new("alone");
         let peer = Key::generate();
         let conf = format!(
@@ -57,7 +57,7 @@ impl Life {
     }
 
     /// `linerate join` with a coordinator that does not answer.
-    pub fn member() -> Self {
+    pub(super) fn member() -> Self {
         let host = Host::new("alone");
         let state = "/run/rig/state";
         let arguments = format!("join -f --state-dir {state} http://10.99.0.1 {INTERFACE}");
@@ -71,7 +71,7 @@ impl Life {
     }
 
     /// `linerate proxy` with both kinds of services.
-    pub fn proxy(stack: &str, lines: &str) -> Self {
+    pub(super) fn proxy(stack: &str, lines: &str) -> Self {
         let host = Host::new("alone");
         let conf = format!(
             "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\nMTU = 1420\n{lines}\
@@ -85,7 +85,7 @@ impl Life {
     }
 
     /// `linerate-server serve` with further configuration lines.
-    pub fn server(lines: &str) -> Self {
+    pub(super) fn server(lines: &str) -> Self {
         let host = Host::new("alone");
         let configuration = format!(
             "server_url = \"http://127.0.0.1:8080\"\nlisten_plain = [\"127.0.0.1:8080\"]\n\
@@ -126,33 +126,33 @@ impl Life {
     }
 
     /// The started process, once all of its threads are confined.
-    pub fn peer(&self) -> Confined {
+    pub(super) fn peer(&self) -> Confined {
         self.found("cat /run/rig/pid")
     }
 
     /// Its child in the private namespace.
-    pub fn child(&self) -> Confined {
+    pub(super) fn child(&self) -> Confined {
         self.found("pgrep -x linerate -P $(cat /run/rig/pid)")
     }
 
     /// The helper process with its rights.
-    pub fn helper(&self) -> Confined {
+    pub(super) fn helper(&self) -> Confined {
         self.found("pgrep -x linerate-helper")
     }
 
     /// The process that handles a network's messages.
-    pub fn agent(&self) -> Confined {
+    pub(super) fn agent(&self) -> Confined {
         self.found("pgrep -f ^linerate-agent")
     }
 
     /// Checks a member's privileged process, which is not confined.
-    pub fn steward(&self) {
+    pub(super) fn steward(&self) {
         let pid = self.host.run("pgrep -f ^linerate-steward");
         self.unconfined(pid.trim().parse().expect("it runs")).has_nothing_of_the_caller();
     }
 
     /// A process that may run without a sandbox.
-    pub fn unconfined(&self, inner: u32) -> Confined {
+    pub(super) fn unconfined(&self, inner: u32) -> Confined {
         Confined(self.host.outer_pid(inner).expect("its namespace is below ours"))
     }
 
@@ -167,7 +167,7 @@ impl Life {
     }
 
     /// Its log.
-    pub fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         self.host.read("/run/rig/log")
     }
 }
@@ -185,7 +185,7 @@ impl Drop for Life {
 
 impl Confined {
     /// A field of its status, or the values of all threads if they differ.
-    pub fn status(&self, field: &str) -> String {
+    pub(super) fn status(&self, field: &str) -> String {
         let threads = fs::read_dir(format!("/proc/{}/task", self.0)).into_iter().flatten();
         let mut values: Vec<String> = threads
             .flatten()
@@ -201,7 +201,7 @@ impl Confined {
     }
 
     /// Its open descriptors: number and target.
-    pub fn descriptors(&self) -> Vec<(u64, String)> {
+    pub(super) fn descriptors(&self) -> Vec<(u64, String)> {
         let files = fs::read_dir(format!("/proc/{}/fd", self.0)).expect("root may look");
         let files = files.flatten().filter_map(|file| {
             let number = file.file_name().to_str()?.parse().ok()?;
@@ -221,13 +221,13 @@ impl Confined {
     }
 
     /// Its environment, with a zero after each variable.
-    pub fn environment(&self) -> String {
+    pub(super) fn environment(&self) -> String {
         let environment = fs::read(format!("/proc/{}/environ", self.0)).expect("root may look");
         String::from_utf8_lossy(&environment).into_owned()
     }
 
     /// Injects calls into its main thread.
-    pub fn inject(&self) -> Injected {
+    pub(super) fn inject(&self) -> Injected {
         Injected::attach(self.0)
     }
 }

@@ -78,22 +78,22 @@ fn name(names: Names, number: u64) -> String {
 }
 
 /// A system call.
-pub fn call(number: i64) -> String {
+pub(super) fn call(number: i64) -> String {
     name(CALLS, number.cast_unsigned()).replace("SYS_", "")
 }
 
 /// A family of sockets.
-pub fn domain(number: u64) -> String {
+pub(super) fn domain(number: u64) -> String {
     name(DOMAINS, number)
 }
 
 /// A type of sockets.
-pub fn kind(number: u64) -> String {
+pub(super) fn kind(number: u64) -> String {
     name(KINDS, number)
 }
 
 /// A socket option with its level.
-pub fn option(level: u64, number: u64) -> String {
+pub(super) fn option(level: u64, number: u64) -> String {
     let known = LEVELS.iter().position(|(known, _)| *known == level);
     let option = known.map_or_else(|| number.to_string(), |at| name(OPTIONS[at], number));
     format!("{} {option}", name(LEVELS, level))

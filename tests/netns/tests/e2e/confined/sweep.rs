@@ -32,7 +32,7 @@ const BY_ARGUMENTS: [i64; 9] = [
 ];
 
 /// Everything that is allowed.
-pub fn sweep(injected: &mut Injected, own_pid: u64) -> String {
+pub(super) fn sweep(injected: &mut Injected, own_pid: u64) -> String {
     let mut text = "system calls, whatever their arguments:\n".to_owned();
     let mut whole = Vec::new();
     for number in calls() {

@@ -8,7 +8,7 @@ const ETHERNET: usize = 14;
 /// Frames of an Ethernet link that are neither datagrams of the tunnel's port to or from this
 /// address nor traffic of the link itself: ARP, neighbour and router discovery, and reports of
 /// multicast groups.
-pub fn outside_tunnel(frames: &[Frame], port: u16) -> Vec<String> {
+pub(super) fn outside_tunnel(frames: &[Frame], port: u16) -> Vec<String> {
     let outside =
         frames.iter().filter(|frame| !is_tunnel(&frame.bytes, port) && !is_of_link(&frame.bytes));
     outside
@@ -19,7 +19,7 @@ pub fn outside_tunnel(frames: &[Frame], port: u16) -> Vec<String> {
 }
 
 /// Whether it is a UDP datagram with the port at either end.
-pub fn is_tunnel(frame: &[u8], port: u16) -> bool {
+pub(super) fn is_tunnel(frame: &[u8], port: u16) -> bool {
     const UDP: u8 = 17;
     let Some((protocol, transport)) = transport(frame) else { return false };
     let ports = transport.first_chunk::<4>();

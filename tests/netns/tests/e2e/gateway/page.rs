@@ -6,13 +6,13 @@ use std::net::{IpAddr, TcpListener};
 use netns::{Host, in_background, serve_names};
 
 /// Port of the page.
-pub const PORT: u16 = 8080;
+pub(crate) const PORT: u16 = 8080;
 
 /// The names of the page: one with an IPv4 address only, one with an IPv6 address only.
-pub const NAMES: [&str; 2] = ["v4.page.test", "v6.page.test"];
+pub(crate) const NAMES: [&str; 2] = ["v4.page.test", "v6.page.test"];
 
 /// Serves [`NAMES`] on port 53 of `host`, and a page with the client's address.
-pub fn serve(host: &Host, [v4, v6]: [&str; 2]) {
+pub(crate) fn serve(host: &Host, [v4, v6]: [&str; 2]) {
     let [name_of_v4, name_of_v6] = NAMES;
     let names = format!("--host-record={name_of_v4},{v4} --host-record={name_of_v6},{v6}");
     serve_names(host, &[v4, v6], &names);

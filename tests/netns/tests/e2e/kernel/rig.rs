@@ -10,28 +10,28 @@ use netns::{
 };
 
 /// Time for a second handshake attempt, and for a guest without processor time for a while.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Bytes of each stream.
 const STREAM: u64 = 500_000;
 
 /// Two hosts with a guest between them.
-pub struct Rig {
+pub(super) struct Rig {
     pub left: Host,
     pub right: Host,
     pub guest: Guest,
 }
 
 impl Rig {
-    pub fn boot() -> Rig {
+    pub(super) fn boot() -> Self {
         let (left, right) = (Host::new("left"), Host::new("right"));
         let guest = Guest::boot(&left, "eth0", &right);
-        Rig { left, right, guest }
+        Self { left, right, guest }
     }
 }
 
 /// A tunnel between a new linerate and a new interface of the guest's kernel.
-pub struct Tunnel<'a> {
+pub(super) struct Tunnel<'a> {
     pub rig: &'a Rig,
     pub left: Side,
     /// The guest's key.
@@ -42,7 +42,7 @@ pub struct Tunnel<'a> {
 
 impl<'a> Tunnel<'a> {
     /// Makes both ends peers of each other. The guest is the right side of `introduction`.
-    pub fn start(rig: &'a Rig, introduction: Introduction<'_>) -> Tunnel<'a> {
+    pub(super) fn start(rig: &'a Rig, introduction: Introduction<'_>) -> Self {
         let left = Side::start(rig.left.clone(), Implementation::Linerate, 1, Addresses::new(1, 1));
         let tunnel = Tunnel { rig, left, key: Key::generate(), outer: Addresses::new(1, 2) };
         tunnel.configure_guest(introduction);
@@ -59,7 +59,7 @@ impl<'a> Tunnel<'a> {
     }
 
     /// Gives the guest a new interface with linerate as its peer.
-    pub fn configure_guest(&self, introduction: Introduction<'_>) {
+    pub(super) fn configure_guest(&self, introduction: Introduction<'_>) {
         let guest = &self.rig.guest;
         guest.attempt(format!("ip link del {INTERFACE}"));
         guest.run(format!("ip link add {INTERFACE} type wireguard"));
@@ -79,7 +79,7 @@ impl<'a> Tunnel<'a> {
     }
 
     /// Makes the guest a peer of linerate; `extra` goes to `wg set ... peer KEY`.
-    pub fn set_peer(&self, extra: &str) {
+    pub(super) fn set_peer(&self, extra: &str) {
         let (peer, inner) = (&self.key.public, Addresses::new(9, 2).allowed_ips());
         self.rig.left.run(format!(
             "wg set {INTERFACE} peer {peer} allowed-ips {inner},10.4.0.0/24,fd04::/64 {extra}"
@@ -87,31 +87,31 @@ impl<'a> Tunnel<'a> {
     }
 
     /// Sets the guest's endpoint at linerate.
-    pub fn set_endpoint(&self, outer: Family) {
+    pub(super) fn set_endpoint(&self, outer: Family) {
         let (peer, endpoint) = (&self.key.public, self.outer.endpoint(outer, PORT));
         self.rig.left.run(format!("wg set {INTERFACE} peer {peer} endpoint {endpoint}"));
     }
 
     /// The guest's state at linerate.
-    pub fn state_at_linerate(&self) -> PeerStatus {
+    pub(super) fn state_at_linerate(&self) -> PeerStatus {
         Status::of(&self.rig.left, INTERFACE).peers.swap_remove(0)
     }
 
     /// linerate's state at the guest's kernel.
-    pub fn state_at_kernel(&self) -> PeerStatus {
+    pub(super) fn state_at_kernel(&self) -> PeerStatus {
         let dump = self.rig.guest.run(format!("wg show {INTERFACE} dump"));
         Status::parse(&dump).peers.swap_remove(0)
     }
 
     /// A counter of the guest's interface.
-    pub fn kernel_counts(&self, counter: &str) -> u64 {
+    pub(super) fn kernel_counts(&self, counter: &str) -> u64 {
         let path = format!("/sys/class/net/{INTERFACE}/statistics/{counter}");
         let text = self.rig.guest.run(format!("cat {path}"));
         text.trim().parse().expect("a count is a number")
     }
 
     /// Pings from the starting end until a reply arrives.
-    pub fn opens(&self, from: Family, by_kernel: bool) {
+    pub(super) fn opens(&self, from: Family, by_kernel: bool) {
         let (host, target) = self.source_and_target(from, by_kernel);
         eventually("the tunnel opens", PATIENCE, || {
             ping(host, format!("-c 1 -W 1 {target}")).is_complete()
@@ -129,7 +129,7 @@ impl<'a> Tunnel<'a> {
 
     /// Sends ping, TCP and UDP of both families in both directions, and checks that all arrives
     /// unchanged.
-    pub fn carries_everything(&self) {
+    pub(super) fn carries_everything(&self) {
         for inner in Family::ALL {
             for by_kernel in [false, true] {
                 let (from, target) = self.source_and_target(inner, by_kernel);
@@ -145,7 +145,7 @@ impl<'a> Tunnel<'a> {
 }
 
 /// An address with a port.
-pub fn socket(address: &str, port: u16) -> SocketAddr {
+pub(super) fn socket(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().expect("an address"), port)
 }
 

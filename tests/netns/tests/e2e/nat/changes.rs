@@ -9,14 +9,14 @@ use netns::{
 };
 
 /// Time in which nodes find another path.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A ping a hundred times a second.
-pub const OFTEN: &str = "-i 0.01";
-pub const INTERVAL: Duration = Duration::from_millis(10);
+pub(super) const OFTEN: &str = "-i 0.01";
+pub(super) const INTERVAL: Duration = Duration::from_millis(10);
 
 /// A stream with short pauses.
-pub const PACED: Pace = Pace { piece: 10_000, rest: Duration::from_millis(5), bytes: None };
+pub(super) const PACED: Pace = Pace { piece: 10_000, rest: Duration::from_millis(5), bytes: None };
 
 fn pair(tailnet: &Tailnet, uplink: Uplink, prepare: impl Fn(&Host)) -> [Member; 2] {
     ["one", "other"].map(|name| {

@@ -206,9 +206,9 @@ fn iperf3_measures_through_both_proxies() {
 
 /// A page with a style, a script, a picture and requests of the script. The script writes the
 /// results to the page's last paragraph.
-const PAGE: &str = r#"<!doctype html><title>page</title><link rel=stylesheet href=style.css>
+const PAGE: &str = r"<!doctype html><title>page</title><link rel=stylesheet href=style.css>
 <p id=report>nothing<img id=picture src=picture.png><iframe id=frame src=frame.html></iframe>
-<script src=script.js></script>"#;
+<script src=script.js></script>";
 
 /// One pixel.
 const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ\

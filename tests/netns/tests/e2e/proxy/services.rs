@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use netns::{Host, in_background, serve_names};
 
 /// The name of the name server, with both addresses of right.
-pub const NAME: &str = "web.example";
+pub(crate) const NAME: &str = "web.example";
 
 /// Serves the files of a folder of the host, by HTTP/1.0.
-pub fn files(host: &Host, at: &str, folder: &str) {
+pub(crate) fn files(host: &Host, at: &str, folder: &str) {
     let listener = host.inside(|| TcpListener::bind(at).expect("the port is free"));
     let folder = host.outside(folder);
     in_background("files", move || {
@@ -48,7 +48,7 @@ fn serve_file(stream: &TcpStream, folder: &Path) -> Option<()> {
 }
 
 /// Answers HTTP/1.1 requests with their number on their connection, and with their body.
-pub fn origin(host: &Host, at: &str) {
+pub(crate) fn origin(host: &Host, at: &str) {
     let listener = host.inside(|| TcpListener::bind(at).expect("the port is free"));
     in_background("origin", move || {
         for stream in listener.incoming().flatten() {
@@ -88,7 +88,7 @@ fn body_of_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
 }
 
 /// Sends every datagram back.
-pub fn echo(host: &Host, at: &str) {
+pub(crate) fn echo(host: &Host, at: &str) {
     let socket = host.inside(|| UdpSocket::bind(at).expect("the port is free"));
     in_background("echo", move || {
         let mut buffer = vec![0; 65_535];
@@ -99,6 +99,6 @@ pub fn echo(host: &Host, at: &str) {
 }
 
 /// Serves [`NAME`] on these addresses.
-pub fn names(host: &Host, addresses: &[&str]) {
+pub(crate) fn names(host: &Host, addresses: &[&str]) {
     serve_names(host, addresses, &format!("--host-record={NAME},10.9.0.2,fd09::2"));
 }

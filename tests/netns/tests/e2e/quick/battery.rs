@@ -60,7 +60,7 @@ struct RunResult {
 }
 
 impl Twin {
-    fn new(is_quick: bool) -> Twin {
+    fn new(is_quick: bool) -> Self {
         let (host, world) = Pair::hosts(1500);
         host.run("chmod 700 /run/rig; mkdir -p /run/wireguard");
         // Both tools set DNS by it in the same way.
@@ -70,7 +70,7 @@ impl Twin {
         host.run("mkdir -p /etc/iproute2/rt_tables.d && echo 77 home >/etc/iproute2/rt_tables.d/home.conf || true");
         let quick = is_quick.then(|| newer_wg_quick(&host));
         let before = state(&host);
-        Twin { host, _world: world, quick, before }
+        Self { host, _world: world, quick, before }
     }
 
     fn run(&self, verb: &str) -> Outcome {
@@ -224,7 +224,7 @@ mod grammar {
     ];
     const PRESHARED: &str = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
 
-    pub fn file(random: &mut Random) -> String {
+    pub(super) fn file(random: &mut Random) -> String {
         let mut lines = Vec::new();
         comment(random, &mut lines);
         lines.push(header(random, "Interface"));
@@ -307,7 +307,7 @@ mod grammar {
 
     /// The line of a key, sometimes twice.
     fn line(random: &mut Random, lines: &mut Vec<String>, key: &str, value: &str) {
-        for _ in 0..1 + usize::from(random.below(12) == 0) {
+        for _ in 0..=usize::from(random.below(12) == 0) {
             let key = cased(random, key);
             let equals = one_of(random, &[" = ", "=", " =", "= ", "\t=\t", "  =  "]);
             let before = one_of(random, &["", "", " ", "\t"]);

@@ -27,7 +27,7 @@ struct Twin {
 }
 
 impl Twin {
-    fn new(program: &'static str) -> Twin {
+    fn new(program: &'static str) -> Self {
         let host = Host::new(program);
         host.run("chmod 700 /run/rig; mkdir -p /run/wireguard");
         host.write_program(
@@ -37,11 +37,11 @@ impl Twin {
         );
         host.write_program("probe", PROBE);
         let quick = newer_wg_quick(&host);
-        Twin { host, program, quick }
+        Self { host, program, quick }
     }
 
-    fn both() -> [Twin; 2] {
-        PROGRAMS.map(Twin::new)
+    fn both() -> [Self; 2] {
+        PROGRAMS.map(Self::new)
     }
 
     fn does(&self, verb: &str, file: &str) -> Outcome {

@@ -14,7 +14,7 @@ const READY: u8 = 6;
 const PART: usize = 400;
 
 /// Result of an exchange.
-pub struct Agreed {
+pub(super) struct Agreed {
     pub secret: [u8; 32],
     /// The preshared key of handshakes, combined with the secret.
     pub combined: [u8; 32],
@@ -22,7 +22,7 @@ pub struct Agreed {
 }
 
 /// Makes linerate offer a key, and seals a secret for it.
-pub fn agree(world: &World, noise: &Noise, psk: &[u8; 32], session: &mut Session) -> Agreed {
+pub(super) fn agree(world: &World, noise: &Noise, psk: &[u8; 32], session: &mut Session) -> Agreed {
     world.send(&session.seal(&message(REQUEST, 0, [0; 4], &[])));
     let mut key = vec![0; 1184];
     let mut id = [0; 4];
@@ -46,7 +46,12 @@ pub fn agree(world: &World, noise: &Noise, psk: &[u8; 32], session: &mut Session
 }
 
 /// Announces that the secret is in use, and answers the handshake that linerate starts with it.
-pub fn switch(world: &World, noise: &Noise, agreed: &Agreed, session: &mut Session) -> Session {
+pub(super) fn switch(
+    world: &World,
+    noise: &Noise,
+    agreed: &Agreed,
+    session: &mut Session,
+) -> Session {
     world.send(&session.seal(&message(READY, 0, agreed.id, &[])));
     let initiation = world.receive(|message| message[0] == 1);
     let (response, new) = noise.with_psk(agreed.combined).answer(&initiation);

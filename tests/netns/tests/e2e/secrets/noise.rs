@@ -16,14 +16,14 @@ use super::world::random;
 const TAI64_EPOCH: u64 = (1 << 62) + 10;
 
 /// One end of the protocol.
-pub struct Noise {
+pub(super) struct Noise {
     private: StaticSecret,
     remote: [u8; 32],
     psk: [u8; 32],
 }
 
 /// A session of this end.
-pub struct Session {
+pub(super) struct Session {
     /// The other end's index.
     pub receiver: u32,
     send: [u8; 32],
@@ -34,39 +34,39 @@ pub struct Session {
 }
 
 /// An initiation that waits for its response.
-pub struct Initiated {
+pub(super) struct Initiated {
     state: Symmetric,
     ephemeral: StaticSecret,
 }
 
 impl Noise {
     /// The end with this private key, and `remote` as its peer.
-    pub fn new(private: [u8; 32], remote: [u8; 32], psk: [u8; 32]) -> Self {
+    pub(super) fn new(private: [u8; 32], remote: [u8; 32], psk: [u8; 32]) -> Self {
         Self { private: private.into(), remote, psk }
     }
 
     /// The same end with another preshared key.
-    pub fn with_psk(&self, psk: [u8; 32]) -> Self {
+    pub(super) fn with_psk(&self, psk: [u8; 32]) -> Self {
         Self { private: self.private.clone(), remote: self.remote, psk }
     }
 
     /// The other end's public key.
-    pub fn remote(&self) -> [u8; 32] {
+    pub(super) fn remote(&self) -> [u8; 32] {
         self.remote
     }
 
     /// Our public key.
-    pub fn public(&self) -> [u8; 32] {
+    pub(super) fn public(&self) -> [u8; 32] {
         PublicKey::from(&self.private).to_bytes()
     }
 
     /// The product of both static keys, which both ends store.
-    pub fn static_static(&self) -> [u8; 32] {
+    pub(super) fn static_static(&self) -> [u8; 32] {
         dh(&self.private, &self.remote)
     }
 
     /// An initiation with this index of ours.
-    pub fn initiate(&self, index: u32) -> (Vec<u8>, Initiated) {
+    pub(super) fn initiate(&self, index: u32) -> (Vec<u8>, Initiated) {
         let ephemeral = StaticSecret::from(random());
         let public = PublicKey::from(&ephemeral).to_bytes();
         let mut state = Symmetric::new(&self.remote);
@@ -81,7 +81,7 @@ impl Noise {
     }
 
     /// Processes the response to our initiation.
-    pub fn finish(&self, initiated: Initiated, response: &[u8]) -> Session {
+    pub(super) fn finish(&self, initiated: Initiated, response: &[u8]) -> Session {
         let Initiated { mut state, ephemeral } = initiated;
         let remote: [u8; 32] = field(response, 12);
         state.mix_hash(&remote);
@@ -96,7 +96,7 @@ impl Noise {
     }
 
     /// Answers an initiation, with the index 2.
-    pub fn answer(&self, initiation: &[u8]) -> (Vec<u8>, Session) {
+    pub(super) fn answer(&self, initiation: &[u8]) -> (Vec<u8>, Session) {
         let own = self.public();
         let remote: [u8; 32] = field(initiation, 8);
         let mut state = Symmetric::new(&own);
@@ -126,7 +126,7 @@ impl Noise {
 
 impl Session {
     /// Seals transport data.
-    pub fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
+    pub(super) fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
         let mut sealed = plaintext.to_vec();
         let cipher = ChaCha20Poly1305::new((&self.send).into());
         cipher.encrypt_in_place(&nonce(self.counter), b"", &mut sealed).expect("it is short");
@@ -136,7 +136,7 @@ impl Session {
     }
 
     /// Opens transport data; `None` if it does not belong to this session.
-    pub fn open(&self, message: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn open(&self, message: &[u8]) -> Option<Vec<u8>> {
         let counter = u64::from_le_bytes(message.get(8..16)?.try_into().ok()?);
         let mut text = message.get(16..)?.to_vec();
         let cipher = ChaCha20Poly1305::new((&self.recv).into());
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// The keys for sealing and opening data, which the other end has during the session.
-    pub fn keys(&self) -> Secrets {
+    pub(super) fn keys(&self) -> Secrets {
         Secrets::new().with("its receiving key", &self.send).with("its sending key", &self.recv)
     }
 }
@@ -261,7 +261,7 @@ fn with_macs(mut message: Vec<u8>, receiver: &[u8; 32]) -> Vec<u8> {
     message
 }
 
-pub fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+pub(super) fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = <SimpleHmac<Blake2s256> as KeyInit>::new_from_slice(key).expect("it takes any");
     for part in parts {
         mac.update(part);

@@ -18,7 +18,7 @@ const HARMLESS: [&str; 3] = ["::new", "::is_available", "cpu::"];
 const TRAP: [u8; 1] = [0xcc];
 
 /// Writes a trap at the start of each of these functions.
-pub fn trap(host: &Host, pid: u32) {
+pub(super) fn trap(host: &Host, pid: u32) {
     let program = Implementation::Linerate.path();
     let listed = Command::new("nm").arg("--demangle").arg(&program).output();
     let listed = listed.expect("nm is installed (make deps)").stdout;

@@ -19,38 +19,38 @@ const ZEROS: [u8; PAGE] = [0; PAGE];
 
 /// Secrets with their names.
 #[derive(Clone, Default)]
-pub struct Secrets(Vec<(String, Vec<u8>, usize)>);
+pub(super) struct Secrets(Vec<(String, Vec<u8>, usize)>);
 
 impl Secrets {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::default()
     }
 
     /// Adds a secret in its binary form.
-    pub fn add(&mut self, name: &str, bytes: &[u8; 32]) {
+    pub(super) fn add(&mut self, name: &str, bytes: &[u8; 32]) {
         self.0.push((name.to_owned(), bytes.to_vec(), PIECE));
     }
 
-    pub fn with(mut self, name: &str, bytes: &[u8; 32]) -> Self {
+    pub(super) fn with(mut self, name: &str, bytes: &[u8; 32]) -> Self {
         self.add(name, bytes);
         self
     }
 
     /// Adds the base64 and hexadecimal forms of a secret.
-    pub fn with_texts(mut self, name: &str, bytes: &[u8; 32]) -> Self {
+    pub(super) fn with_texts(mut self, name: &str, bytes: &[u8; 32]) -> Self {
         self.0.push((format!("{name} in base64"), base64(bytes).into_bytes(), PIECE));
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         self.0.push((format!("{name} in hexadecimal"), hex.into_bytes(), HEX_PIECE));
         self
     }
 
-    pub fn and(mut self, other: &Self) -> Self {
+    pub(super) fn and(mut self, other: &Self) -> Self {
         self.0.extend(other.0.iter().cloned());
         self
     }
 
     /// The places of their pieces in the memory of a process of `host`.
-    pub fn found_in(&self, host: &Host, pid: u32) -> BTreeSet<Found> {
+    pub(super) fn found_in(&self, host: &Host, pid: u32) -> BTreeSet<Found> {
         let needles = Needles::of(self);
         let maps = host.read(&format!("/proc/{pid}/maps"));
         let memory =
@@ -82,7 +82,7 @@ impl Secrets {
 
 /// A piece of a secret in a process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Found {
+pub(super) struct Found {
     pub secret: String,
     /// Its offset in the secret.
     pub piece: usize,
@@ -148,7 +148,7 @@ fn begin(bytes: &[u8]) -> usize {
 }
 
 /// The processes of `host` that run our program, with their commands.
-pub fn processes(host: &Host) -> Vec<(String, u32)> {
+pub(super) fn processes(host: &Host) -> Vec<(String, u32)> {
     let entries = fs::read_dir(host.outside("/proc")).expect("a host has processes").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let named = |pid: u32| {

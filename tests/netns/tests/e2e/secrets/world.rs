@@ -12,7 +12,7 @@ use x25519_dalek::{PublicKey, StaticSecret};
 use super::noise::{Noise, Session};
 use super::scan::Secrets;
 
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 /// Closer initiations of one peer than 50 ms are dropped as a flood.
 const BETWEEN_INITIATIONS: Duration = Duration::from_millis(100);
 /// Time in which a key is erased after its use, once the threads that used it run.
@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_secs(3);
 const BURST: usize = 200;
 
 /// Random bytes.
-pub fn random() -> [u8; 32] {
+pub(super) fn random() -> [u8; 32] {
     let mut bytes = [0; 32];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.expect("/dev/urandom is readable");
@@ -29,10 +29,10 @@ pub fn random() -> [u8; 32] {
 }
 
 /// A private key from a random source, which is not clamped.
-pub struct Private(pub [u8; 32]);
+pub(super) struct Private(pub [u8; 32]);
 
 impl Private {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut bytes = random();
         bytes[0] |= 7;
         bytes[31] |= 0x80;
@@ -47,23 +47,23 @@ impl Private {
         bytes
     }
 
-    pub fn public(&self) -> [u8; 32] {
+    pub(super) fn public(&self) -> [u8; 32] {
         PublicKey::from(&StaticSecret::from(self.0)).to_bytes()
     }
 
-    pub fn base64(&self) -> String {
+    pub(super) fn base64(&self) -> String {
         base64(&self.0)
     }
 
     /// Its binary forms.
-    pub fn secrets(&self) -> Secrets {
+    pub(super) fn secrets(&self) -> Secrets {
         Secrets::new()
             .with("the private key", &self.clamped())
             .with("the private key, not clamped", &self.0)
     }
 
     /// Its text forms.
-    pub fn texts(&self) -> Secrets {
+    pub(super) fn texts(&self) -> Secrets {
         Secrets::new()
             .with_texts("the private key", &self.clamped())
             .with_texts("the private key, not clamped", &self.0)
@@ -71,7 +71,7 @@ impl Private {
 }
 
 /// The two hosts and the peer.
-pub struct World {
+pub(super) struct World {
     pub left: Host,
     _right: Host,
     socket: UdpSocket,
@@ -79,7 +79,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let (left, right) = Pair::hosts(1500);
         let socket = right.inside(|| UdpSocket::bind(("10.1.0.2", PORT))).expect("a free port");
         socket.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
@@ -88,7 +88,7 @@ impl World {
     }
 
     /// Makes linerate start a handshake, and answers it.
-    pub fn answer(&self, noise: &Noise) -> Session {
+    pub(super) fn answer(&self, noise: &Noise) -> Session {
         self.drain();
         self.send_from_left(1);
         let initiation = self.receive(|message| message[0] == 1);
@@ -98,7 +98,7 @@ impl World {
     }
 
     /// Starts a handshake, and sends data in its session.
-    pub fn initiate(&self, noise: &Noise) -> Session {
+    pub(super) fn initiate(&self, noise: &Noise) -> Session {
         thread::sleep(BETWEEN_INITIATIONS);
         self.drain();
         let (initiation, initiated) = noise.initiate(1);
@@ -110,7 +110,7 @@ impl World {
     }
 
     /// Starts all these handshakes while linerate is stopped, so that it receives them at once.
-    pub fn initiate_at_once(&self, daemon: &Daemon, all: &[Noise]) -> Vec<Session> {
+    pub(super) fn initiate_at_once(&self, daemon: &Daemon, all: &[Noise]) -> Vec<Session> {
         self.drain();
         daemon.signal("STOP");
         let begun = all.iter().zip(1..).map(|(noise, index)| {
@@ -129,12 +129,12 @@ impl World {
     }
 
     /// Starts a handshake, and sends data in both directions.
-    pub fn meet(&self, noise: &Noise) -> Session {
+    pub(super) fn meet(&self, noise: &Noise) -> Session {
         self.carry(self.initiate(noise))
     }
 
     /// Sends bursts of data in both directions, so that all threads use its keys.
-    pub fn carry(&self, mut session: Session) -> Session {
+    pub(super) fn carry(&self, mut session: Session) -> Session {
         self.burst(&mut session);
         self.send_from_left(BURST);
         // Earlier packets of left may still arrive in its previous session.
@@ -158,11 +158,11 @@ impl World {
         }
     }
 
-    pub fn send(&self, message: &[u8]) {
+    pub(super) fn send(&self, message: &[u8]) {
         self.socket.send_to(message, ("10.1.0.1", PORT)).expect("the cable is there");
     }
 
-    pub fn receive(&self, is_it: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    pub(super) fn receive(&self, is_it: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let mut message = [0; 2048];
         let mut next = || {
             let length = self.socket.recv(&mut message).expect("linerate sends something");
@@ -178,13 +178,13 @@ impl World {
     }
 
     /// Checks that secrets are found.
-    pub fn expect_found(&self, pid: u32, secrets: &Secrets, what: &str) {
+    pub(super) fn expect_found(&self, pid: u32, secrets: &Secrets, what: &str) {
         let found = secrets.found_in(&self.left, pid);
         assert!(!found.is_empty(), "the search does not find {what}");
     }
 
     /// Checks that the secrets are erased soon.
-    pub fn expect_erased(&self, name: &str, pid: u32, secrets: &Secrets) {
+    pub(super) fn expect_erased(&self, name: &str, pid: u32, secrets: &Secrets) {
         let watch = Stopwatch::start();
         loop {
             // A search may take as long itself, so one that started in time is not the last.

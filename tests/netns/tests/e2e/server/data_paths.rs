@@ -46,7 +46,7 @@ struct World {
 }
 
 impl World {
-    fn start(first: MemberKind, second: MemberKind) -> Option<World> {
+    fn start(first: MemberKind, second: MemberKind) -> Option<Self> {
         let mut tailnet = start()?;
         let code = "region_code = \"rig\"";
         tailnet.coordinator.replace(code, &format!("{code}\n{RELAY}"));
@@ -63,7 +63,7 @@ impl World {
         let second = router(&tailnet, &behind, 1, second);
         let client = join(&tailnet, "client", MemberKind::Tailscaled, "--accept-routes");
         let other = join(&tailnet, "other", MemberKind::Linerate, "");
-        let world = World { tailnet, first, second, client, other, _behind: behind };
+        let world = Self { tailnet, first, second, client, other, _behind: behind };
         eventually("the network is reached", PATIENCE, || world.is_reached());
         assert_eq!(primary(&world.tailnet), ["first"]);
         Some(world)

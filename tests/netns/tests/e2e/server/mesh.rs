@@ -20,7 +20,7 @@ use crate::server::{PATIENCE, start};
 /// Time in which nodes of a failed relay connect through the other.
 const MOVED: Duration = Duration::from_secs(10);
 /// The mesh key.
-pub const KEY: &str = "6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a";
+pub(crate) const KEY: &str = "6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a";
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -36,7 +36,7 @@ struct Relay {
 }
 
 impl Relay {
-    fn new(tailnet: &Tailnet, kind: Kind, name: &str) -> Relay {
+    fn new(tailnet: &Tailnet, kind: Kind, name: &str) -> Self {
         let host = tailnet.host(name, Uplink::Switch);
         let addresses = addresses(&host);
         let certificate = tailnet.certificate.of(addresses.clone());
@@ -45,7 +45,7 @@ impl Relay {
         host.write(&format!("certs/{name}.crt"), &certificate.chain);
         host.write_secret(&format!("certs/{name}.key"), &certificate.key);
         host.write_secret("mesh.key", KEY);
-        Relay { kind, host, addresses, service: None }
+        Self { kind, host, addresses, service: None }
     }
 
     fn name(&self) -> &str {
@@ -80,7 +80,7 @@ impl Relay {
 }
 
 /// The addresses of a host on the switch.
-pub fn addresses(host: &Host) -> Addresses {
+pub(crate) fn addresses(host: &Host) -> Addresses {
     let address = |family: &str| {
         let text = host.run(format!(
             "ip -o {family} address show dev eth0 scope global | \

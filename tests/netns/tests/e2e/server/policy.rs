@@ -19,7 +19,7 @@ fn try_set(tailnet: &Tailnet, policy: &Value, flags: &str) -> Outcome {
 }
 
 /// Sets a policy. Returns the server's description of the changes.
-pub fn set(tailnet: &Tailnet, policy: &Value) -> String {
+pub(super) fn set(tailnet: &Tailnet, policy: &Value) -> String {
     let set = try_set(tailnet, policy, "");
     assert!(set.ok, "{set:?}");
     set.stdout

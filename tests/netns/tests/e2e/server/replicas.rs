@@ -38,7 +38,7 @@ table inet without_udp {
 
 /// Which of the two servers.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Which {
+pub(super) enum Which {
     First,
     Second,
 }
@@ -46,7 +46,7 @@ pub enum Which {
 use Which::{First, Second};
 
 /// Two servers; the tailnet's coordinator is the first.
-pub struct World {
+pub(super) struct World {
     pub tailnet: Tailnet,
     pub second: Coordinator,
     names: Host,
@@ -63,7 +63,7 @@ fn of_manual(name: &str) -> String {
 }
 
 impl World {
-    pub fn start() -> Option<World> {
+    pub(super) fn start() -> Option<Self> {
         if netns::lacks_users() {
             return None;
         }
@@ -97,10 +97,10 @@ impl World {
         first.populate();
         let key = first.auth_key().to_owned();
         tailnet.coordinator = first;
-        Some(World { tailnet, second, names, key, _cluster: cluster })
+        Some(Self { tailnet, second, names, key, _cluster: cluster })
     }
 
-    pub fn server(&mut self, which: Which) -> &mut Coordinator {
+    pub(super) fn server(&mut self, which: Which) -> &mut Coordinator {
         match which {
             First => &mut self.tailnet.coordinator,
             Second => &mut self.second,
@@ -108,13 +108,13 @@ impl World {
     }
 
     /// Kills the first server; the second becomes the first.
-    pub fn lose_first(&mut self) {
+    pub(super) fn lose_first(&mut self) {
         self.tailnet.coordinator.kill();
         std::mem::swap(&mut self.tailnet.coordinator, &mut self.second);
     }
 
     /// A member without UDP that joins by this server, and stays with it until it is killed.
-    pub fn join(&mut self, name: &str, kind: MemberKind, at: Which) -> Member {
+    pub(super) fn join(&mut self, name: &str, kind: MemberKind, at: Which) -> Member {
         let host = self.tailnet.host(name, Uplink::Switch);
         let rules = host.write("without-udp", WITHOUT_UDP);
         host.run(format!("nft -f {rules}"));

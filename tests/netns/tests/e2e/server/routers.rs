@@ -12,8 +12,8 @@ use super::policy::set;
 use super::{PATIENCE, join, start};
 
 /// The network, and one of its hosts.
-pub const NETWORK: &str = Lan::NETWORK;
-pub const BEHIND: &str = Lan::HOST;
+pub(super) const NETWORK: &str = Lan::NETWORK;
+pub(super) const BEHIND: &str = Lan::HOST;
 
 /// Drops all packets on the uplink.
 const CUT: &str = "
@@ -28,7 +28,7 @@ table inet cut {
 const SOON: Duration = Duration::from_secs(15);
 
 /// A host on the switch with its own link to the network.
-pub fn router(tailnet: &Tailnet, behind: &Host, number: usize, kind: MemberKind) -> Member {
+pub(super) fn router(tailnet: &Tailnet, behind: &Host, number: usize, kind: MemberKind) -> Member {
     let host = tailnet.host(["first", "second"][number], Uplink::Switch);
     let device = ["eth0", "eth1"][number];
     cable(&host, "lan", behind, device, 1500);
@@ -40,7 +40,7 @@ pub fn router(tailnet: &Tailnet, behind: &Host, number: usize, kind: MemberKind)
 }
 
 /// The current routers of the network.
-pub fn primary(tailnet: &Tailnet) -> Vec<Value> {
+pub(super) fn primary(tailnet: &Tailnet) -> Vec<Value> {
     let nodes = tailnet.coordinator.nodes();
     let has_it = |node: &&Value| node["primary_routes"] == json!([NETWORK]);
     nodes.iter().filter(has_it).map(|node| node["given_name"].clone()).collect()

@@ -10,7 +10,7 @@ use super::{PATIENCE, join, start};
 const OUTPUT: &str = "/run/rig/ssh.log";
 
 /// A policy with one rule for logins between a user's own machines.
-pub fn rule(action: &Value) -> Value {
+pub(super) fn rule(action: &Value) -> Value {
     let mut rule =
         json!({ "src": ["autogroup:member"], "dst": ["autogroup:self"], "users": ["root"] });
     rule.as_object_mut().expect("it is one").extend(action.as_object().expect("it is one").clone());
@@ -18,18 +18,18 @@ pub fn rule(action: &Value) -> Value {
 }
 
 /// A waiting login.
-pub struct Login<'a>(&'a Member);
+pub(super) struct Login<'a>(&'a Member);
 
 impl<'a> Login<'a> {
     /// Logs in from one to another, and runs `echo hello`.
-    pub fn start(from: &'a Member, to: &str) -> Login<'a> {
+    pub(super) fn start(from: &'a Member, to: &str) -> Self {
         let line = words(to);
         from.host.run(format!("rm -f {OUTPUT}; ({line}; echo ended) >{OUTPUT} 2>&1 </dev/null &"));
         Login(from)
     }
 
     /// The confirmation link.
-    pub fn link(&self) -> String {
+    pub(super) fn link(&self) -> String {
         let link = || {
             let output = self.output();
             output.split_whitespace().find(|word| word.contains("/ssh/")).map(str::to_owned)
@@ -39,7 +39,7 @@ impl<'a> Login<'a> {
     }
 
     /// Its output until it ended.
-    pub fn end(&self) -> String {
+    pub(super) fn end(&self) -> String {
         eventually("the login ends", PATIENCE, || self.output().contains("ended"));
         self.output()
     }

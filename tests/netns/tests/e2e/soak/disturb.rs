@@ -15,14 +15,14 @@ const TOGGLE_EVERY: Duration = Duration::from_secs(5);
 
 /// A run of this length has a period without forced rekeys in its middle, which is longer than the
 /// lifetime of a session (180 s).
-pub const LONG: Duration = Duration::from_secs(480);
+pub(super) const LONG: Duration = Duration::from_secs(480);
 
 /// The switched offloads are the same in each run.
 const SEED: u64 = 3;
 
 /// The changes and their effects.
 #[derive(Clone, Debug, Default)]
-pub struct Events {
+pub(super) struct Events {
     /// Peers removed and added again.
     pub rekeys: u64,
     /// Completed handshakes after them.
@@ -42,7 +42,7 @@ pub struct Events {
 }
 
 /// Performs due changes.
-pub struct Disturber<'a> {
+pub(super) struct Disturber<'a> {
     pair: &'a Pair,
     length: Duration,
     events: Events,
@@ -59,7 +59,7 @@ pub struct Disturber<'a> {
 }
 
 impl<'a> Disturber<'a> {
-    pub fn new(pair: &'a Pair, length: Duration) -> Self {
+    pub(super) fn new(pair: &'a Pair, length: Duration) -> Self {
         // When the first address is removed, the others remain.
         pair.left.host.run("echo 1 >/proc/sys/net/ipv4/conf/eth0/promote_secondaries");
         Disturber {
@@ -76,7 +76,7 @@ impl<'a> Disturber<'a> {
         }
     }
 
-    pub fn disturb(&mut self, now: Duration) {
+    pub(super) fn disturb(&mut self, now: Duration) {
         self.await_handshake(now);
         if now >= self.next_rekey && self.awaited.is_none() {
             self.next_rekey = now + REKEY_EVERY;
@@ -182,7 +182,7 @@ impl<'a> Disturber<'a> {
         self.events.udp_gro_off += u64::from(name == "udp-gro" && on);
     }
 
-    pub fn finish(mut self) -> Events {
+    pub(super) fn finish(mut self) -> Events {
         self.end_undisturbed();
         self.events
     }
@@ -190,7 +190,7 @@ impl<'a> Disturber<'a> {
 
 /// Drops of both sides, such as `left: in forged`, including the kernel's queues in front of the
 /// tunnel and in the cable.
-pub fn drops(pair: &Pair) -> Vec<(String, u64)> {
+pub(super) fn drops(pair: &Pair) -> Vec<(String, u64)> {
     let of = |side: &Side| {
         let mut drops = ShowOutput::of(&side.host, INTERFACE).drops;
         drops.insert("tun queue".to_owned(), side.host.device_count(INTERFACE, "tx_dropped"));

@@ -13,21 +13,21 @@ const SEGMENTED: Train =
     Train { count: 16, size: 1200, segmented: true, rest: Duration::from_millis(4) };
 
 /// All traffic of a run.
-pub struct Load {
+pub(super) struct Load {
     streams: Vec<(&'static str, Stream)>,
     datagrams: Vec<(&'static str, Datagrams)>,
     pings: Pinging,
 }
 
 /// Results of the traffic, by name.
-pub struct LoadCarried {
+pub(super) struct LoadCarried {
     pub streams: Vec<(&'static str, Carried)>,
     pub datagrams: Vec<(&'static str, Arrived)>,
     pub pings: Ping,
 }
 
 impl Load {
-    pub fn start(pair: &Pair) -> Load {
+    pub(super) fn start(pair: &Pair) -> Self {
         let (left, right) = (&pair.left, &pair.right);
         let stream = |from: &Side, to: &Side, family, port| {
             Stream::start(&from.host, &to.host, inside(to, family, port), Pace::FULL)
@@ -35,7 +35,7 @@ impl Load {
         let datagrams = |from: &Side, to: &Side, family, port, train| {
             Datagrams::start(&from.host, &to.host, inside(to, family, port), train)
         };
-        Load {
+        Self {
             streams: vec![
                 ("tcp v4 ->", stream(left, right, Family::V4, 7001)),
                 ("tcp v6 <-", stream(right, left, Family::V6, 7002)),
@@ -48,7 +48,7 @@ impl Load {
         }
     }
 
-    pub fn finish(self) -> LoadCarried {
+    pub(super) fn finish(self) -> LoadCarried {
         let datagrams = self.datagrams.into_iter();
         let datagrams = datagrams.map(|(name, flow)| (name, flow.finish())).collect();
         let pings = self.pings.finish();

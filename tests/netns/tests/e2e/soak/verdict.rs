@@ -129,7 +129,7 @@ const OF_REKEYS: [&str; 6] = [
 
 /// Resources of both daemons over time.
 #[derive(Default)]
-pub struct Health {
+pub(super) struct Health {
     samples: Vec<[Sample; 2]>,
     next: Duration,
 }
@@ -143,15 +143,15 @@ struct Sample {
 }
 
 impl Sample {
-    fn of(daemon: &Daemon, at: Duration) -> Sample {
+    fn of(daemon: &Daemon, at: Duration) -> Self {
         let memory = daemon.memory() as f64;
-        Sample { at, memory, threads: daemon.threads(), files: daemon.files() }
+        Self { at, memory, threads: daemon.threads(), files: daemon.files() }
     }
 }
 
 impl Health {
     /// Samples once a second.
-    pub fn look(&mut self, pair: &Pair, at: Duration) {
+    pub(super) fn look(&mut self, pair: &Pair, at: Duration) {
         if at < self.next {
             return;
         }
@@ -203,20 +203,20 @@ fn slope(samples: &[Sample]) -> f64 {
 }
 
 /// The summary and the failed requirements.
-pub struct Verdict {
+pub(super) struct Verdict {
     text: String,
     faults: Vec<String>,
 }
 
 impl Verdict {
-    pub fn new(
+    pub(super) fn new(
         pair: &Pair,
         length: Duration,
         events: Events,
         carried: LoadCarried,
         health: Health,
-    ) -> Verdict {
-        let mut verdict = Verdict { text: String::new(), faults: Vec::new() };
+    ) -> Self {
+        let mut verdict = Self { text: String::new(), faults: Vec::new() };
         verdict.judge_events(length, &events);
         let packets = verdict.judge_load(length, &carried);
         verdict.judge_drops(&drops(pair), &events, packets);
@@ -226,7 +226,7 @@ impl Verdict {
 
     /// # Panics
     /// If a requirement failed.
-    pub fn announce_and_assert(self) {
+    pub(super) fn announce_and_assert(self) {
         announce(&format!("\n{}", self.text));
         assert!(self.faults.is_empty(), "{:#?}", self.faults);
     }

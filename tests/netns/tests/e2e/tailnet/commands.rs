@@ -14,7 +14,7 @@ fn output_of(host: &Host, command: &str) -> String {
 }
 
 /// The findings of a check of `linerate doctor`.
-pub fn doctor(member: &Member, check: &str) -> Vec<String> {
+pub(super) fn doctor(member: &Member, check: &str) -> Vec<String> {
     let report = linerate(&member.host, &format!("doctor --json {}", Member::INTERFACE));
     let report: serde_json::Value = serde_json::from_str(&report.stderr).expect("a report");
     let findings = report["findings"].as_array().expect("findings");

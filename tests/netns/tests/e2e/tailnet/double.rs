@@ -27,16 +27,16 @@ use tokio::sync::{Notify, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use self::coordinator::State;
-pub use self::maps::peer;
-pub use self::relay::RelayBehaviour;
+pub(super) use self::maps::peer;
+pub(super) use self::relay::RelayBehaviour;
 
 const HTTPS: u16 = 443;
-pub const DERP: u16 = 8443;
+pub(super) const DERP: u16 = 8443;
 const STUN: u16 = 3478;
 
 /// Bytes sent after valid data.
 #[derive(Clone, Default)]
-pub struct Payload {
+pub(super) struct Payload {
     pub bytes: Arc<[u8]>,
     /// Bytes per write, with a pause after each; 0 for all at once.
     pub piece: usize,
@@ -47,7 +47,7 @@ pub struct Payload {
 
 /// Contents of map streams.
 #[derive(Clone)]
-pub enum Stream {
+pub(super) enum Stream {
     /// Maps.
     Good,
     /// These bytes after a valid first map.
@@ -57,10 +57,10 @@ pub enum Stream {
 }
 
 /// Changes a map.
-pub type Change = Arc<dyn Fn(&mut Value) + Send + Sync>;
+pub(super) type Change = Arc<dyn Fn(&mut Value) + Send + Sync>;
 
 /// The network; it ends when it is dropped.
-pub struct Double {
+pub(super) struct Double {
     switch: Switch,
     /// The host of the sockets.
     pub host: Host,
@@ -83,18 +83,18 @@ struct Shared {
 
 impl Payload {
     /// Sent once.
-    pub fn once(bytes: impl Into<Vec<u8>>) -> Payload {
-        Payload { bytes: bytes.into().into(), ..Payload::default() }
+    pub(super) fn once(bytes: impl Into<Vec<u8>>) -> Self {
+        Self { bytes: bytes.into().into(), ..Self::default() }
     }
 
     /// Sent once before the connection closes.
-    pub fn cut_off(bytes: impl Into<Vec<u8>>) -> Payload {
-        Payload { then_ends: true, ..Payload::once(bytes) }
+    pub(super) fn cut_off(bytes: impl Into<Vec<u8>>) -> Self {
+        Self { then_ends: true, ..Self::once(bytes) }
     }
 
     /// One byte every tenth of a second.
-    pub fn dripping(bytes: impl Into<Vec<u8>>) -> Payload {
-        Payload { piece: 1, rest: Duration::from_millis(100), ..Payload::once(bytes) }
+    pub(super) fn dripping(bytes: impl Into<Vec<u8>>) -> Self {
+        Self { piece: 1, rest: Duration::from_millis(100), ..Self::once(bytes) }
     }
 
     fn pieces(&self) -> impl Iterator<Item = &[u8]> {
@@ -105,12 +105,12 @@ impl Payload {
 
 impl Double {
     /// A well-behaved network with this certificate.
-    pub fn start(certificate: &Certificate) -> Double {
-        Double::of_regions(certificate, 1)
+    pub(super) fn start(certificate: &Certificate) -> Self {
+        Self::of_regions(certificate, 1)
     }
 
     /// The same with one or two regions. Only the first one can misbehave.
-    pub fn of_regions(certificate: &Certificate, regions: u16) -> Double {
+    pub(super) fn of_regions(certificate: &Certificate, regions: u16) -> Self {
         let (switch, host) = Switch::new(&certificate.authority);
         let coordinator = Coordinator::new(Behaviour::Good);
         let shared = Arc::new(Shared {
@@ -147,52 +147,52 @@ impl Double {
                 }
             });
         });
-        Double { switch, host, shared, _runs: runs }
+        Self { switch, host, shared, _runs: runs }
     }
 
-    pub fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("https://{}", Switch::coordinator().of(Family::V4))
     }
 
-    pub fn new_host(&self, name: &str) -> Host {
+    pub(super) fn new_host(&self, name: &str) -> Host {
         self.switch.host(name, Uplink::Switch)
     }
 
-    pub fn join(&self, name: &str) -> Member {
+    pub(super) fn join(&self, name: &str) -> Member {
         Member::join_at(&self.url(), "key", self.new_host(name), MemberKind::Linerate, "")
     }
 
     /// Sets the coordinator's behaviour towards connections, and ends the current ones.
-    pub fn set_behaviour(&self, behaviour: Behaviour) {
+    pub(super) fn set_behaviour(&self, behaviour: Behaviour) {
         self.shared.acceptor.set_behaviour(behaviour);
         self.shared.cut.notify_waiters();
     }
 
     /// Sets the certificate of both servers, and ends connections to the coordinator.
-    pub fn certify(&self, certificate: &Certificate) {
+    pub(super) fn certify(&self, certificate: &Certificate) {
         *self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls(certificate);
         self.shared.cut.notify_waiters();
     }
 
     /// Sets the contents of map streams, and ends the current ones.
-    pub fn set_stream(&self, stream: Stream) {
+    pub(super) fn set_stream(&self, stream: Stream) {
         *self.shared.stream.lock().unwrap_or_else(PoisonError::into_inner) = stream;
         self.shared.cut.notify_waiters();
     }
 
     /// Sets the relay's behaviour, and ends its current connections.
-    pub fn relay(&self, manner: RelayBehaviour) {
+    pub(super) fn relay(&self, manner: RelayBehaviour) {
         *self.shared.relay.lock().unwrap_or_else(PoisonError::into_inner) = manner;
         self.shared.cut_relay.notify_waiters();
     }
 
     /// Number of requested map streams.
-    pub fn streams(&self) -> usize {
+    pub(super) fn streams(&self) -> usize {
         self.shared.streams.load(Ordering::Relaxed)
     }
 
     /// Number of logins at the relay.
-    pub fn logins(&self) -> usize {
+    pub(super) fn logins(&self) -> usize {
         self.shared.logins.load(Ordering::Relaxed)
     }
 }

@@ -3,7 +3,7 @@
 
 mod coordinator;
 mod relay;
-pub mod watched;
+pub(super) mod watched;
 
 use netns::{Certificate, Member, Switch};
 

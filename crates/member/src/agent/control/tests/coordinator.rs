@@ -16,17 +16,19 @@ use super::super::{
     error::ControlError,
 };
 
-pub use doubles::coordinator::{Behaviour, MapStream, MemberRequest, framed, public_key as key};
+pub(crate) use doubles::coordinator::{
+    Behaviour, MapStream, MemberRequest, framed, public_key as key,
+};
 
 /// The coordinator and its network.
-pub struct Coordinator {
+pub(crate) struct Coordinator {
     double: doubles::coordinator::Coordinator,
     network: Network,
 }
 
 /// A transport that leads to the coordinator.
 #[derive(Clone)]
-pub struct Network(Arc<Shared>);
+pub(crate) struct Network(Arc<Shared>);
 
 struct Shared {
     acceptor: doubles::coordinator::Acceptor,
@@ -35,24 +37,24 @@ struct Shared {
 }
 
 impl Coordinator {
-    pub fn new(behaviour: Behaviour) -> Self {
+    pub(crate) fn new(behaviour: Behaviour) -> Self {
         let double = doubles::coordinator::Coordinator::new(behaviour);
         let (targets, cut) = (Mutex::default(), Notify::new());
         let network = Network(Arc::new(Shared { acceptor: double.acceptor(), targets, cut }));
         Self { double, network }
     }
 
-    pub fn network(&self) -> Network {
+    pub(crate) fn network(&self) -> Network {
         self.network.clone()
     }
 
     /// Interrupts all present connections silently.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.network.0.cut.notify_waiters();
     }
 
     /// The targets of connections since the last call.
-    pub fn targets(&self) -> Vec<Target> {
+    pub(crate) fn targets(&self) -> Vec<Target> {
         std::mem::take(&mut *self.network.0.targets.lock().unwrap())
     }
 }

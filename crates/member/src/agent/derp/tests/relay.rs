@@ -10,13 +10,13 @@ use rustls::{
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-pub use doubles::relay::relay_between;
+pub(super) use doubles::relay::relay_between;
 
 /// A client's connection.
-pub type Client = doubles::relay::Client<TlsStream<TcpStream>>;
+pub(super) type Client = doubles::relay::Client<TlsStream<TcpStream>>;
 
 /// A relay that accepts connections; tests do the rest.
-pub struct Relay {
+pub(super) struct Relay {
     pub at: SocketAddr,
     pub certificate: CertificateDer<'static>,
     listener: TcpListener,
@@ -24,12 +24,12 @@ pub struct Relay {
 }
 
 impl Relay {
-    pub async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         Self::named("relay.example", false).await
     }
 
     /// A relay with a certificate for this name, and optionally one with the relay's key.
-    pub async fn named(name: &str, with_meta: bool) -> Self {
+    pub(super) async fn named(name: &str, with_meta: bool) -> Self {
         let own = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.self_signed(&own).unwrap();
@@ -57,7 +57,7 @@ impl Relay {
     }
 
     /// Accepts a connection with TLS and reads the upgrade request.
-    pub async fn upgrade_request(&self) -> Client {
+    pub(super) async fn upgrade_request(&self) -> Client {
         loop {
             let (stream, _) = self.listener.accept().await.unwrap();
             let Ok(stream) = self.tls.accept(stream).await else { continue };
@@ -66,7 +66,7 @@ impl Relay {
     }
 
     /// Accepts a client and its login.
-    pub async fn client(&self) -> Client {
+    pub(super) async fn client(&self) -> Client {
         let mut client = self.upgrade_request().await;
         client.upgrade().await;
         client.log_in().await;
@@ -75,6 +75,6 @@ impl Relay {
 }
 
 /// An address with a closed port.
-pub async fn closed_port() -> SocketAddr {
+pub(super) async fn closed_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }

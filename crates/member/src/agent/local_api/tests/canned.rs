@@ -275,7 +275,7 @@ fn answer(request: Request) {
             }],
         }}})))),
         Request::DnsConfig { reply } | Request::NetMap { reply } => {
-            drop(reply.send(Ok(Value::Null)))
+            drop(reply.send(Ok(Value::Null)));
         }
         Request::Node { id, reply } => {
             drop(reply.send(Ok(if id == 2 { node(2) } else { Value::Null })));

@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
-pub struct MinRtt {
+pub(super) struct MinRtt {
     rtt: Option<Duration>,
     at: Time,
     /// The minimum since the last pause, or since little data was in flight.
@@ -33,7 +33,7 @@ pub struct MinRtt {
 }
 
 impl MinRtt {
-    pub fn new(smoothed: Option<Duration>, now: Time) -> Self {
+    pub(super) fn new(smoothed: Option<Duration>, now: Time) -> Self {
         Self {
             rtt: smoothed,
             at: now,
@@ -46,11 +46,11 @@ impl MinRtt {
         }
     }
 
-    pub fn rtt(&self) -> Option<Duration> {
+    pub(super) fn rtt(&self) -> Option<Duration> {
         self.rtt
     }
 
-    pub fn handle(&mut self, rtt: Option<Duration>, now: Time) {
+    pub(super) fn handle(&mut self, rtt: Option<Duration>, now: Time) {
         self.expired = now > self.recent_at + INTERVAL;
         if let Some(rtt) = rtt
             && (self.expired || self.recent.is_none_or(|recent| rtt < recent))

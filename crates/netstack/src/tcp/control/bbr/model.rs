@@ -11,11 +11,11 @@ use crate::{
 };
 
 /// Factor of a limit after losses ("BBR.Beta").
-pub const BETA: f64 = 0.7;
+pub(super) const BETA: f64 = 0.7;
 
 /// Counts round trips by acknowledged data ("Tracking Packet-Timed Round Trips").
 #[derive(Debug, Default)]
-pub struct Round {
+pub(super) struct Round {
     next: Seq,
     /// Number of rounds, modulo 2^32.
     pub count: u32,
@@ -24,7 +24,7 @@ pub struct Round {
 }
 
 impl Round {
-    pub fn handle(&mut self, prior: Seq, arrived: Seq) {
+    pub(super) fn handle(&mut self, prior: Seq, arrived: Seq) {
         self.starts = !prior.before(self.next);
         if self.starts {
             self.begin(arrived);
@@ -33,29 +33,29 @@ impl Round {
     }
 
     /// Starts a round with the next data that is sent.
-    pub fn begin(&mut self, arrived: Seq) {
+    pub(super) fn begin(&mut self, arrived: Seq) {
         self.next = arrived;
     }
 
     /// The data that had arrived at the start of this round.
-    pub fn next(&self) -> Seq {
+    pub(super) fn next(&self) -> Seq {
         self.next
     }
 }
 
 /// The maximum rate of the present ProbeBW cycle and the previous one ("BBR.max_bw Max Filter").
 #[derive(Debug, Default)]
-pub struct MaxRate {
+pub(super) struct MaxRate {
     before: f64,
     now: f64,
 }
 
 impl MaxRate {
-    pub fn max(&self) -> f64 {
+    pub(super) fn max(&self) -> f64 {
         self.before.max(self.now)
     }
 
-    pub fn handle(&mut self, sample: &Sample) {
+    pub(super) fn handle(&mut self, sample: &Sample) {
         // An application-limited sample is only a lower bound.
         if sample.rate >= self.max() || !sample.limited {
             self.now = self.now.max(sample.rate);
@@ -63,7 +63,7 @@ impl MaxRate {
     }
 
     /// Starts another cycle.
-    pub fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         if self.now > 0.0 {
             (self.before, self.now) = (self.now, 0.0);
         }
@@ -72,16 +72,16 @@ impl MaxRate {
 
 /// Limits until the next bandwidth probe, from losses outside of probes.
 #[derive(Clone, Copy, Debug)]
-pub struct ShortTerm {
+pub(super) struct ShortTerm {
     /// Bytes per second.
     pub rate: f64,
     pub in_flight: u32,
 }
 
 impl ShortTerm {
-    pub const NONE: Self = Self { rate: f64::INFINITY, in_flight: UNBOUNDED };
+    pub(super) const NONE: Self = Self { rate: f64::INFINITY, in_flight: UNBOUNDED };
 
-    pub fn max(self, other: Self) -> Self {
+    pub(super) fn max(self, other: Self) -> Self {
         Self { rate: self.rate.max(other.rate), in_flight: self.in_flight.max(other.in_flight) }
     }
 }
@@ -94,7 +94,7 @@ impl Default for ShortTerm {
 
 /// Delivery in the last round trip, and whether it had losses.
 #[derive(Debug, Default)]
-pub struct Latest {
+pub(super) struct Latest {
     rate: f64,
     arrived: u32,
     /// The data that had arrived at the start of this round trip.
@@ -107,7 +107,7 @@ pub struct Latest {
 }
 
 impl Latest {
-    pub fn note_lost(&mut self, loss: &Loss<'_>) {
+    pub(super) fn note_lost(&mut self, loss: &Loss<'_>) {
         self.note_repaired(loss.arrived);
         if self.losses.0 == 0 || self.losses.1 != loss.range.start {
             self.losses.0 = self.losses.0.saturating_add(1);
@@ -116,28 +116,28 @@ impl Latest {
     }
 
     /// Records a loss.
-    pub fn note_repaired(&mut self, arrived: Seq) {
+    pub(super) fn note_repaired(&mut self, arrived: Seq) {
         if !self.lossy {
             self.begin = arrived;
         }
         self.lossy = true;
     }
 
-    pub fn forget_loss(&mut self) {
+    pub(super) fn forget_loss(&mut self) {
         self.lossy = false;
     }
 
     /// Number of separate lost ranges in this round trip.
-    pub fn losses(&self) -> u8 {
+    pub(super) fn losses(&self) -> u8 {
         self.losses.0
     }
 
     /// Bytes that arrived in this round trip.
-    pub fn arrived(&self) -> u32 {
+    pub(super) fn arrived(&self) -> u32 {
         self.arrived
     }
 
-    pub fn handle(&mut self, sample: &Sample, arrived: Seq) {
+    pub(super) fn handle(&mut self, sample: &Sample, arrived: Seq) {
         self.rate = self.rate.max(sample.rate);
         self.arrived = self.arrived.max(sample.arrived);
         self.starts = !sample.prior.before(self.begin);
@@ -147,7 +147,7 @@ impl Latest {
     }
 
     /// Starts a round trip after all other steps of an acknowledgement.
-    pub fn advance(&mut self, sample: &Sample) {
+    pub(super) fn advance(&mut self, sample: &Sample) {
         if self.starts {
             (self.rate, self.arrived) = (sample.rate, sample.arrived);
             self.lossy = false;
@@ -156,14 +156,14 @@ impl Latest {
     }
 
     /// "ResetCongestionSignals".
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         (self.rate, self.arrived, self.lossy) = (0.0, 0, false);
     }
 }
 
 /// Bytes that are acknowledged beyond the expected rate ("BBR.extra_acked").
 #[derive(Debug)]
-pub struct Aggregation {
+pub(super) struct Aggregation {
     since: Time,
     arrived: f64,
     /// The maximum of the present rounds and of the previous ones.
@@ -175,15 +175,15 @@ pub struct Aggregation {
 const ROUNDS: u8 = 5;
 
 impl Aggregation {
-    pub fn new(now: Time) -> Self {
+    pub(super) fn new(now: Time) -> Self {
         Self { since: now, arrived: 0.0, most: [0; 2], rounds: 0 }
     }
 
-    pub fn restart(&mut self, now: Time) {
+    pub(super) fn restart(&mut self, now: Time) {
         (self.since, self.arrived) = (now, 0.0);
     }
 
-    pub fn extra(&self) -> u32 {
+    pub(super) fn extra(&self) -> u32 {
         self.most[0].max(self.most[1])
     }
 

@@ -24,7 +24,7 @@ const RENO_ROUNDS: u32 = 63;
 
 /// Detects a full path: it delivers no more although more is sent.
 #[derive(Debug, Default)]
-pub struct FullPipe {
+pub(super) struct FullPipe {
     rate: f64,
     rounds: u8,
     /// In this probe.
@@ -34,12 +34,12 @@ pub struct FullPipe {
 }
 
 impl FullPipe {
-    pub fn restart(&mut self, rate: f64) {
+    pub(super) fn restart(&mut self, rate: f64) {
         (self.rate, self.rounds, self.now) = (rate, 0, false);
     }
 
     /// Any sample can show growth, as in Linux. The draft uses only the first of a round.
-    pub fn handle(&mut self, sample: &Sample, round_starts: bool) {
+    pub(super) fn handle(&mut self, sample: &Sample, round_starts: bool) {
         if self.now || sample.limited || sample.rate == 0.0 {
             return;
         }
@@ -55,7 +55,7 @@ impl FullPipe {
 
 /// The ProbeBW cycle.
 #[derive(Debug)]
-pub struct Probe {
+pub(super) struct Probe {
     /// Time of the next probe, at the latest.
     next: Time,
     /// Rounds since this time was set.
@@ -89,7 +89,7 @@ enum AckPhase {
 }
 
 impl Probe {
-    pub fn new(seed: u32, now: Time) -> Self {
+    pub(super) fn new(seed: u32, now: Time) -> Self {
         Self {
             next: now,
             rounds: 0,
@@ -105,7 +105,7 @@ impl Probe {
         }
     }
 
-    pub fn note_round(&mut self) {
+    pub(super) fn note_round(&mut self) {
         self.rounds = self.rounds.saturating_add(1);
     }
 
@@ -116,7 +116,7 @@ impl Probe {
         self.seed ^= self.seed >> 17;
         self.seed ^= self.seed << 5;
         self.rounds = self.seed & 1;
-        self.next = now + WAIT + Duration::from_millis((self.seed >> 1) as u64 % 1000);
+        self.next = now + WAIT + Duration::from_millis(u64::from(self.seed >> 1) % 1000);
     }
 
     /// Raises the limit by one segment in the first round, then by two, by four, and so on.
@@ -126,7 +126,7 @@ impl Probe {
     }
 
     /// Ends a probe, or starts ProbeRTT. Data that was sent before is still being acknowledged.
-    pub fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.ack_phase = AckPhase::ProbeStopping;
     }
 }

@@ -2,7 +2,7 @@
 //! ratio of the new threshold to the old window (RFC 6937).
 
 #[derive(Debug)]
-pub struct Reduction {
+pub(super) struct Reduction {
     delivered: u64,
     out: u64,
     /// Bytes in flight at the start.
@@ -10,17 +10,17 @@ pub struct Reduction {
 }
 
 impl Reduction {
-    pub fn new(flight: u32) -> Self {
+    pub(super) fn new(flight: u32) -> Self {
         Self { delivered: 0, out: 0, flight: flight.into() }
     }
 
     /// Records sent data.
-    pub fn note_out(&mut self, bytes: u32) {
+    pub(super) fn note_out(&mut self, bytes: u32) {
         self.out += u64::from(bytes);
     }
 
     /// Bytes that may be sent now.
-    pub fn allow(
+    pub(super) fn allow(
         &mut self,
         delivered: u32,
         (in_flight, threshold): (u32, u32),

@@ -20,9 +20,9 @@ use crate::admin::api::{
     users::NewUser,
 };
 
-pub type Fields = &'static [&'static str];
+pub(super) type Fields = &'static [&'static str];
 
-pub const USER: Fields = &[
+pub(super) const USER: Fields = &[
     "id",
     "name",
     "created_at",
@@ -32,9 +32,9 @@ pub const USER: Fields = &[
     "provider",
     "profile_pic_url",
 ];
-pub const PRE_AUTH_KEY: Fields =
+pub(super) const PRE_AUTH_KEY: Fields =
     &["user", "id", "key", "reusable", "ephemeral", "used", "expiration", "created_at", "acl_tags"];
-pub const NODE: Fields = &[
+pub(super) const NODE: Fields = &[
     "id",
     "machine_key",
     "node_key",
@@ -54,11 +54,11 @@ pub const NODE: Fields = &[
     "subnet_routes",
     "tags",
 ];
-pub const API_KEY: Fields = &["id", "prefix", "expiration", "created_at", "last_seen"];
-pub const POLICY: Fields = &["policy", "updated_at"];
-pub const HEALTH: Fields = &["database_connectivity"];
-pub const CHANGES: Fields = &["changes"];
-pub const NOTHING: Fields = &[];
+pub(super) const API_KEY: Fields = &["id", "prefix", "expiration", "created_at", "last_seen"];
+pub(super) const POLICY: Fields = &["policy", "updated_at"];
+pub(super) const HEALTH: Fields = &["database_connectivity"];
+pub(super) const CHANGES: Fields = &["changes"];
+pub(super) const NOTHING: Fields = &[];
 
 /// The owner of all tagged nodes (headscale `types.TaggedDevices`).
 fn tagged_devices() -> Value {
@@ -70,7 +70,7 @@ fn tagged_devices() -> Value {
 }
 
 /// Converts an answer of linerate's own API to a message.
-pub fn message(own: &Value, fields: Fields) -> Value {
+pub(super) fn message(own: &Value, fields: Fields) -> Value {
     if own.is_null() {
         return Value::Null;
     }
@@ -103,7 +103,7 @@ fn field(own: &Value, name: &str) -> Value {
 }
 
 /// Converts an answer to a message.
-pub fn whole(fields: Fields, result: ApiResult) -> ApiResult {
+pub(super) fn whole(fields: Fields, result: ApiResult) -> ApiResult {
     let Json(own) = result?;
     Ok(Json(match fields {
         [] => json!({}),
@@ -112,20 +112,20 @@ pub fn whole(fields: Fields, result: ApiResult) -> ApiResult {
 }
 
 /// Converts an answer to an object with one message under this name.
-pub fn one(name: &str, fields: Fields, result: ApiResult) -> ApiResult {
+pub(super) fn one(name: &str, fields: Fields, result: ApiResult) -> ApiResult {
     let Json(own) = result?;
     Ok(Json(json!({ name: message(&own, fields) })))
 }
 
 /// Converts an answer to an object with a list of messages under this name.
-pub fn many(name: &str, fields: Fields, result: ApiResult) -> ApiResult {
+pub(super) fn many(name: &str, fields: Fields, result: ApiResult) -> ApiResult {
     let Json(own) = result?;
     let all = own.as_array().into_iter().flatten().map(|own| message(own, fields));
     Ok(Json(json!({ name: all.collect::<Vec<_>>() })))
 }
 
 /// The body of a request to headscale's API.
-pub trait RequestBody: DeserializeOwned {
+pub(super) trait RequestBody: DeserializeOwned {
     /// The fields, by their names in linerate's own API.
     const FIELDS: Fields;
     /// Fields that are empty lists if they are absent.
@@ -164,7 +164,7 @@ impl RequestBody for NewPolicy {
 /// A body as the gateway parses it. Names are in camel case or snake case, and numbers may be
 /// strings. A field with `null` or Go's zero time is absent. Unknown fields are ignored. An empty
 /// body is an empty message.
-pub struct Body<T>(pub T);
+pub(super) struct Body<T>(pub T);
 
 impl<T: RequestBody, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = ApiError;

@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 use crate::clock::now;
 
 /// Columns of users.
-pub const USERS: &[&str] = &[
+pub(super) const USERS: &[&str] = &[
     "id",
     "name",
     "display_name",
@@ -36,7 +36,7 @@ pub const USERS: &[&str] = &[
     "deleted_at",
 ];
 /// Columns of pre-auth keys.
-pub const KEYS: &[&str] = &[
+pub(super) const KEYS: &[&str] = &[
     "id",
     "key",
     "prefix",
@@ -51,9 +51,9 @@ pub const KEYS: &[&str] = &[
     "created_at",
 ];
 /// Columns of API keys.
-pub const API_KEYS: &[&str] = &["id", "prefix", "hash", "expiration", "created_at"];
+pub(super) const API_KEYS: &[&str] = &["id", "prefix", "hash", "expiration", "created_at"];
 /// Columns of nodes.
-pub const NODES: &[&str] = &[
+pub(super) const NODES: &[&str] = &[
     "id",
     "machine_key",
     "node_key",
@@ -77,7 +77,7 @@ pub const NODES: &[&str] = &[
 ];
 
 /// A row. Each column is a string. Null is an empty string.
-pub struct Row {
+pub(super) struct Row {
     values: BTreeMap<&'static str, String>,
     /// Notes about dropped fields and other changes.
     notes: Vec<String>,
@@ -88,7 +88,7 @@ impl Row {
     ///
     /// # Errors
     /// A column is missing.
-    pub fn of(row: &SqliteRow, columns: &[&'static str]) -> anyhow::Result<Self> {
+    pub(super) fn of(row: &SqliteRow, columns: &[&'static str]) -> anyhow::Result<Self> {
         let value = |name: &&'static str| {
             // Columns that grant rights do not accept the replacement characters of
             // invalid UTF-8.
@@ -100,7 +100,7 @@ impl Row {
     }
 
     /// A column as a string.
-    pub fn text(&self, name: &str) -> &str {
+    pub(super) fn text(&self, name: &str) -> &str {
         self.values.get(name).map_or("", String::as_str)
     }
 
@@ -108,34 +108,34 @@ impl Row {
     ///
     /// # Errors
     /// It is not a number.
-    pub fn number(&self, name: &str) -> anyhow::Result<Option<i64>> {
+    pub(super) fn number(&self, name: &str) -> anyhow::Result<Option<i64>> {
         let text = Some(self.text(name)).filter(|text| !text.is_empty());
         text.map(|text| text.parse().with_context(|| format!("{name}: {text:?}"))).transpose()
     }
 
     /// The ID of the row, or zero.
-    pub fn id(&self) -> i64 {
+    pub(super) fn id(&self) -> i64 {
         self.number("id").ok().flatten().unwrap_or_default()
     }
 
     /// Adds a note.
-    pub fn note(&mut self, note: String) {
+    pub(super) fn note(&mut self, note: String) {
         self.notes.push(note);
     }
 
     /// All notes.
-    pub fn into_notes(self) -> Vec<String> {
+    pub(super) fn into_notes(self) -> Vec<String> {
         self.notes
     }
 
     /// Whether nodes of a pre-auth key are removed when they disconnect. An unreadable value
     /// means yes, because this grants less.
-    pub fn is_ephemeral(&self) -> bool {
+    pub(super) fn is_ephemeral(&self) -> bool {
         self.flag("ephemeral").unwrap_or(true)
     }
 
     /// A column as a boolean. `None` if it is neither true nor false.
-    pub fn flag(&self, name: &str) -> Option<bool> {
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
         match self.text(name).to_ascii_lowercase().as_str() {
             "1" | "true" => Some(true),
             "" | "0" | "false" => Some(false),
@@ -205,7 +205,7 @@ fn dropped(error: &anyhow::Error) -> String {
 ///
 /// # Errors
 /// An essential field is invalid.
-pub fn user(row: &mut Row) -> anyhow::Result<User> {
+pub(super) fn user(row: &mut Row) -> anyhow::Result<User> {
     let created = row.time("created_at");
     let (name, email) = (row.text("name"), row.text("email"));
     let identity = Some(row.text("provider_identifier")).filter(|text| !text.is_empty());
@@ -226,7 +226,7 @@ pub fn user(row: &mut Row) -> anyhow::Result<User> {
 ///
 /// # Errors
 /// An essential field is invalid.
-pub fn pre_auth_key(row: &mut Row, more_tags: &[String]) -> anyhow::Result<PreAuthKey> {
+pub(super) fn pre_auth_key(row: &mut Row, more_tags: &[String]) -> anyhow::Result<PreAuthKey> {
     let (prefix, hash) = match row.text("prefix") {
         // Versions before 0.28 store the whole key.
         "" => {
@@ -270,7 +270,7 @@ fn ended(row: &Row) -> anyhow::Result<Option<Time>> {
 ///
 /// # Errors
 /// An essential field is invalid.
-pub fn api_key(row: &mut Row) -> anyhow::Result<ApiKey> {
+pub(super) fn api_key(row: &mut Row) -> anyhow::Result<ApiKey> {
     let prefix = Some(row.text("prefix")).filter(|prefix| !prefix.is_empty());
     let created = row.time("created_at");
     Ok(ApiKey {
@@ -291,7 +291,7 @@ fn bcrypt(row: &Row) -> anyhow::Result<Hash> {
 ///
 /// # Errors
 /// An essential field is invalid.
-pub fn node(
+pub(super) fn node(
     row: &mut Row,
     more_routes: &[String],
 ) -> anyhow::Result<(Node, Option<Ipv4Addr>, Option<Ipv6Addr>)> {

@@ -106,7 +106,7 @@ const IDLE_TABLES: [&str; 8] = [
 ];
 
 /// Tables and columns of a database.
-pub struct Schema {
+pub(super) struct Schema {
     tables: BTreeMap<String, BTreeSet<String>>,
     migrations: BTreeSet<String>,
     version: Option<String>,
@@ -114,7 +114,7 @@ pub struct Schema {
 
 /// Rows of an unknown column or table.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Unknown {
+pub(super) struct Unknown {
     /// `table` or `table.column`.
     pub name: String,
     /// Number of rows with a value.
@@ -126,7 +126,7 @@ impl Schema {
     ///
     /// # Errors
     /// It is not a database of headscale 0.23 or later.
-    pub async fn read(from: &mut SqliteConnection) -> anyhow::Result<Self> {
+    pub(super) async fn read(from: &mut SqliteConnection) -> anyhow::Result<Self> {
         let mut schema =
             Self { tables: BTreeMap::new(), migrations: BTreeSet::new(), version: None };
         let columns = "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c
@@ -153,12 +153,12 @@ impl Schema {
     }
 
     /// Whether a table has this column.
-    pub fn has(&self, table: &str, column: &str) -> bool {
+    pub(super) fn has(&self, table: &str, column: &str) -> bool {
         self.tables.get(table).is_some_and(|columns| columns.contains(column))
     }
 
     /// A select list of columns as strings. Columns that this version lacks are null.
-    pub fn columns(&self, table: &str, names: &[&str]) -> String {
+    pub(super) fn columns(&self, table: &str, names: &[&str]) -> String {
         let column = |name: &&str| match self.has(table, name) {
             true => format!("CAST({name} AS TEXT) AS {name}"),
             false => format!("NULL AS {name}"),
@@ -168,12 +168,12 @@ impl Schema {
 
     /// Whether the column of tags contains the requested tags that the policy permits. Versions
     /// before 0.28 computed them at each start, and named the column differently.
-    pub fn has_requested_tags(&self) -> bool {
+    pub(super) fn has_requested_tags(&self) -> bool {
         !self.has("nodes", "forced_tags")
     }
 
     /// Signs of a newer headscale: its version, and unknown migrations.
-    pub fn newer(&self) -> Vec<String> {
+    pub(super) fn newer(&self) -> Vec<String> {
         let version = self.version.as_deref().filter(|version| is_newer(version));
         let is_known = |id: &&String| MIGRATIONS.contains(&id.as_str());
         let unknown = self.migrations.iter().filter(|id| !is_known(id));
@@ -185,7 +185,10 @@ impl Schema {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub async fn unknown(&self, from: &mut SqliteConnection) -> anyhow::Result<Vec<Unknown>> {
+    pub(super) async fn unknown(
+        &self,
+        from: &mut SqliteConnection,
+    ) -> anyhow::Result<Vec<Unknown>> {
         let mut unknown = Vec::new();
         for (table, columns) in &self.tables {
             let known = TABLES.iter().find(|(name, ..)| name == table);
@@ -223,7 +226,10 @@ impl Schema {
 ///
 /// # Errors
 /// The database cannot be read.
-pub async fn rows(from: &mut SqliteConnection, query: &str) -> anyhow::Result<Vec<SqliteRow>> {
+pub(super) async fn rows(
+    from: &mut SqliteConnection,
+    query: &str,
+) -> anyhow::Result<Vec<SqliteRow>> {
     let query = sqlx::AssertSqlSafe(query.to_owned());
     sqlx::query(query).fetch_all(from).await.context("the database cannot be read")
 }

@@ -31,17 +31,17 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// Time in which a server answers or closes the connection.
-pub const ANSWER: Duration = Duration::from_secs(20);
+pub(super) const ANSWER: Duration = Duration::from_secs(20);
 /// A supported version.
 const VERSION: u16 = 131;
 
-pub type Tls = TlsStream<TcpStream>;
+pub(super) type Tls = TlsStream<TcpStream>;
 /// The body of a request.
-pub type Sent = BoxBody<Bytes, Infallible>;
-pub type Http2 = SendRequest<Sent>;
+pub(super) type Sent = BoxBody<Bytes, Infallible>;
+pub(super) type Http2 = SendRequest<Sent>;
 
 /// A body of this many one-byte pieces, which does not end after them.
-pub struct Endless(pub u32);
+pub(super) struct Endless(pub u32);
 
 impl Body for Endless {
     type Data = Bytes;
@@ -61,7 +61,7 @@ impl Body for Endless {
 
 /// The means of an attack.
 #[derive(Clone)]
-pub struct Attacker {
+pub(super) struct Attacker {
     tls: TlsConnector,
     at: SocketAddr,
     name: ServerName<'static>,
@@ -70,17 +70,17 @@ pub struct Attacker {
 
 impl Attacker {
     /// Runs an attack from a host's network to its end.
-    pub fn run<F: Future<Output = ()>>(host: &Host, attack: impl FnOnce(Attacker) -> F + Send) {
+    pub(super) fn run<F: Future<Output = ()>>(host: &Host, attack: impl FnOnce(Self) -> F + Send) {
         let authority = host.read("/run/rig/ca.pem");
         host.inside(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
-                attack(Attacker::new(&authority).await).await;
+                attack(Self::new(&authority).await).await;
             });
         });
     }
 
-    async fn new(authority: &str) -> Attacker {
+    async fn new(authority: &str) -> Self {
         let mut roots = RootCertStore::empty();
         let authority = CertificateDer::from_pem_slice(authority.as_bytes()).expect("the rig's");
         roots.add(authority).expect("the rig's authority");
@@ -91,7 +91,7 @@ impl Attacker {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let host = Switch::coordinator().of(Family::V4).to_owned();
-        let mut attacker = Attacker {
+        let mut attacker = Self {
             tls: TlsConnector::from(Arc::new(config)),
             at: format!("{host}:443").parse().expect("an address"),
             name: ServerName::try_from(host).expect("an address"),
@@ -106,17 +106,17 @@ impl Attacker {
         attacker
     }
 
-    pub async fn tcp(&self) -> Option<TcpStream> {
+    pub(super) async fn tcp(&self) -> Option<TcpStream> {
         timeout(ANSWER, TcpStream::connect(self.at)).await.ok()?.ok()
     }
 
-    pub async fn tls(&self) -> Option<Tls> {
+    pub(super) async fn tls(&self) -> Option<Tls> {
         let stream = self.tcp().await?;
         timeout(ANSWER, self.tls.connect(self.name.clone(), stream)).await.ok()?.ok()
     }
 
     /// The server's answer to these bytes, until it closes the connection or is silent for long.
-    pub async fn answer_to(&self, bytes: &[u8]) -> String {
+    pub(super) async fn answer_to(&self, bytes: &[u8]) -> String {
         let Some(mut stream) = self.tls().await else { return String::new() };
         let mut output = Vec::new();
         // It may close the connection after the first bytes.
@@ -126,7 +126,7 @@ impl Attacker {
     }
 
     /// A connection on which these bytes were sent.
-    pub async fn connect_and_send(&self, bytes: &[u8]) -> Option<Tls> {
+    pub(super) async fn connect_and_send(&self, bytes: &[u8]) -> Option<Tls> {
         let mut stream = self.tls().await?;
         stream.write_all(bytes).await.ok()?;
         stream.flush().await.ok()?;
@@ -134,14 +134,17 @@ impl Attacker {
     }
 
     /// A first Noise message for the server with this key.
-    pub fn first_message(machine: &MachineKey, server: &MachinePublic) -> (Initiation, Vec<u8>) {
+    pub(super) fn first_message(
+        machine: &MachineKey,
+        server: &MachinePublic,
+    ) -> (Initiation, Vec<u8>) {
         let made = Initiation::new(machine, server, VERSION, [3; 32].into());
         let (initiation, message) = made.expect("the key is not zero");
         (initiation, message.to_vec())
     }
 
     /// An upgrade by POST with this first message; returns the stream behind the answer's head.
-    pub async fn upgrade(&self, message: &[u8]) -> Option<Tls> {
+    pub(super) async fn upgrade(&self, message: &[u8]) -> Option<Tls> {
         let mut stream = self.tls().await?;
         let request = format!(
             "POST /ts2021 HTTP/1.1\r\nHost: a\r\nUpgrade: {UPGRADE_PROTOCOL}\r\n\
@@ -157,8 +160,8 @@ impl Attacker {
     }
 
     /// HTTP/2 in Noise, as a machine.
-    pub async fn http2(&self, machine: &MachineKey) -> Option<Http2> {
-        let (initiation, message) = Attacker::first_message(machine, &self.server);
+    pub(super) async fn http2(&self, machine: &MachineKey) -> Option<Http2> {
+        let (initiation, message) = Self::first_message(machine, &self.server);
         let mut stream = self.upgrade(&message).await?;
         let mut header = [0; REPLY_HEADER];
         stream.read_exact(&mut header).await.ok()?;
@@ -173,7 +176,7 @@ impl Attacker {
 }
 
 /// Posts a body. Returns status and answer if the server answers.
-pub async fn post(to: &Http2, path: &str, body: impl Into<Bytes>) -> Option<(u16, Value)> {
+pub(super) async fn post(to: &Http2, path: &str, body: impl Into<Bytes>) -> Option<(u16, Value)> {
     let request =
         Request::post(format!("https://a{path}")).body(Full::new(body.into()).boxed()).ok()?;
     let response = timeout(ANSWER, to.clone().send_request(request)).await.ok()?.ok()?;
@@ -183,7 +186,7 @@ pub async fn post(to: &Http2, path: &str, body: impl Into<Bytes>) -> Option<(u16
 }
 
 /// The key of a machine with this number.
-pub fn machine(number: u32) -> MachineKey {
+pub(super) fn machine(number: u32) -> MachineKey {
     let mut bytes = [7; 32];
     // Not the first byte: X25519 clears its lowest bits.
     bytes[4..8].copy_from_slice(&number.to_le_bytes());
@@ -191,7 +194,7 @@ pub fn machine(number: u32) -> MachineKey {
 }
 
 /// A request to register, without a key.
-pub fn registration(number: u32) -> Value {
+pub(super) fn registration(number: u32) -> Value {
     let key = format!("nodekey:{number:064x}");
     serde_json::json!({
         "Version": VERSION, "NodeKey": key,

@@ -13,26 +13,26 @@ use super::maps::Network;
 use super::{Payload, Shared, Stream};
 
 /// The coordinator's state, and the streams that continue with maps.
-pub struct State {
+pub(super) struct State {
     pub network: Network,
     /// By the node's key.
     streams: Vec<(String, MapStream)>,
 }
 
 impl State {
-    pub fn of_regions(regions: u16) -> State {
-        State { network: Network::of_regions(regions), streams: Vec::new() }
+    pub(super) fn of_regions(regions: u16) -> Self {
+        Self { network: Network::of_regions(regions), streams: Vec::new() }
     }
 }
 
 impl Shared {
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Takes connections.
-pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let listener = super::listener(listener);
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
@@ -51,7 +51,7 @@ pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Answers requests.
-pub async fn answer(mut coordinator: Coordinator, shared: Arc<Shared>) {
+pub(super) async fn answer(mut coordinator: Coordinator, shared: Arc<Shared>) {
     loop {
         let request = coordinator.next_request().await;
         shared.state().network.learn(&request.body);
@@ -100,7 +100,7 @@ async fn send_payload(stream: MapStream, payload: &Payload) {
         sleep(payload.rest).await;
     }
     if !payload.then_ends {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::DERP;
 
 /// All nodes, in the order in which they registered.
-pub struct Network {
+pub(super) struct Network {
     regions: u16,
     nodes: Vec<Node>,
 }
@@ -24,12 +24,12 @@ struct Node {
 }
 
 impl Network {
-    pub fn of_regions(regions: u16) -> Network {
-        Network { regions, nodes: Vec::new() }
+    pub(super) fn of_regions(regions: u16) -> Self {
+        Self { regions, nodes: Vec::new() }
     }
 
     /// Reads a request.
-    pub fn learn(&mut self, request: &Value) {
+    pub(super) fn learn(&mut self, request: &Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let key = text(&request["NodeKey"]);
         let position = self.nodes.iter().position(|node| node.key == key);
@@ -51,7 +51,7 @@ impl Network {
     }
 
     /// The whole map, for the node with this key.
-    pub fn map(&self, key: &str) -> Value {
+    pub(super) fn map(&self, key: &str) -> Value {
         let others = self.nodes.iter().enumerate().filter(|(_, node)| node.key != key);
         let own = self.nodes.iter().position(|node| node.key == key).unwrap_or_default();
         let regions = (1..=self.regions).map(|id| (id.to_string(), region(id)));
@@ -91,7 +91,7 @@ fn region(id: u16) -> Value {
 }
 
 /// A peer of this number that does not exist.
-pub fn peer(number: usize, name: &str, key: &str) -> Value {
+pub(crate) fn peer(number: usize, name: &str, key: &str) -> Value {
     let [high, low] = u16::try_from(number & 0xffff).expect("16 bits").to_be_bytes();
     let second = 64 + (number >> 16);
     let addresses =

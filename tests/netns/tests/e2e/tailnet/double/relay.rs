@@ -17,7 +17,7 @@ use super::{Payload, Shared};
 
 /// How the relay behaves.
 #[derive(Clone)]
-pub enum RelayBehaviour {
+pub(crate) enum RelayBehaviour {
     /// It relays datagrams.
     Good,
     /// It answers the first request with these bytes.
@@ -30,7 +30,7 @@ pub enum RelayBehaviour {
 type Clients = Arc<Mutex<HashMap<[u8; 32], mpsc::Sender<Bytes>>>>;
 
 /// Takes connections.
-pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let listener = super::listener(listener);
     let clients = Clients::default();
     loop {
@@ -47,7 +47,7 @@ pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Accepts those of a relay that always behaves well.
-pub async fn accept_well(listener: TcpListener, shared: Arc<Shared>) {
+pub(super) async fn accept_well(listener: TcpListener, shared: Arc<Shared>) {
     let listener = super::listener(listener);
     let clients = Clients::default();
     loop {

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use tailnet::stun::{read_request, response};
 
 /// Answers until the runtime ends.
-pub async fn answer(socket: UdpSocket) {
+pub(super) async fn answer(socket: UdpSocket) {
     socket.set_nonblocking(true).expect("a socket can be non-blocking");
     let socket = tokio::net::UdpSocket::from_std(socket).expect("a runtime");
     let mut request = [0; 1500];

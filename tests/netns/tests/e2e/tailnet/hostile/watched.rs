@@ -25,7 +25,7 @@ const LAST: usize = 10;
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The observed values: pings to another node, processes and their memory.
-pub struct Watched<'a> {
+pub(crate) struct Watched<'a> {
     node: &'a Member,
     pinging: Pinging,
     pids: BTreeSet<u32>,
@@ -33,7 +33,7 @@ pub struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
-    pub fn start([node, other]: &'a [Member; 2]) -> Watched<'a> {
+    pub(crate) fn start([node, other]: &'a [Member; 2]) -> Self {
         let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
         let pinging = Pinging::start(&node.host, "hostile", &target);
         pinging.wait_for_replies(FIRST, PATIENCE);
@@ -41,7 +41,7 @@ impl<'a> Watched<'a> {
     }
 
     /// The status, which must be safe for a terminal.
-    pub fn status(&self) -> String {
+    pub(crate) fn status(&self) -> String {
         let status = self.node.attempt("status");
         assert!(status.ok, "{status:?}");
         let control = |letter: &char| letter.is_control() && *letter != '\n';
@@ -50,7 +50,7 @@ impl<'a> Watched<'a> {
     }
 
     /// Waits until a line of the status contains this.
-    pub fn wait_for_status(&self, what: &str) {
+    pub(crate) fn wait_for_status(&self, what: &str) {
         let mut status = String::new();
         eventually(&format!("the status contains: {what}"), PATIENCE, || {
             status = self.status();
@@ -59,18 +59,18 @@ impl<'a> Watched<'a> {
     }
 
     /// Waits until the status is free of problems.
-    pub fn recovers(&self) {
+    pub(crate) fn recovers(&self) {
         eventually("the status has no problem", PATIENCE, || !self.status().contains("\n! "));
     }
 
     /// Waits for more answered pings.
-    pub fn wait_for_replies(&self, pings: usize) {
+    pub(crate) fn wait_for_replies(&self, pings: usize) {
         self.pinging.wait_for_replies(pings, PATIENCE);
     }
 
     /// Checks that no packet was lost, no process ended, and all processes together never had more
     /// than `bound` bytes of memory.
-    pub fn finish(self, bound: u64) {
+    pub(crate) fn finish(self, bound: u64) {
         self.wait_for_replies(LAST);
         let most = self.memory.finish();
         let pings = self.pinging.finish();
@@ -92,7 +92,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn watch(proc: PathBuf) -> Memory {
+    fn watch(proc: PathBuf) -> Self {
         let (ends, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (is_over, seen) = (Arc::clone(&ends), Arc::clone(&most));
         let thread = in_background("memory", move || {
@@ -102,7 +102,7 @@ impl Memory {
                 std::thread::sleep(LOOK);
             }
         });
-        Memory { ends, most, thread }
+        Self { ends, most, thread }
     }
 
     fn finish(self) -> u64 {
