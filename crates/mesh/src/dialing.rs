@@ -91,7 +91,7 @@ impl FromStr for ControlUrl {
             return Err(UrlError::Host);
         }
         let port = match port.map(str::parse) {
-            Some(Ok(0)) | Some(Err(_)) => return Err(UrlError::Port),
+            Some(Ok(0) | Err(_)) => return Err(UrlError::Port),
             Some(Ok(port)) => Some(port),
             None => None,
         };

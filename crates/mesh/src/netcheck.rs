@@ -222,10 +222,10 @@ impl Netcheck {
     /// Sets the addresses of a hostname. Empty means that the look-up failed: previous addresses
     /// stay.
     pub fn handle_address(&mut self, name: &str, addresses: Vec<IpAddr>) {
-        if !addresses.is_empty() {
-            self.addresses.insert(name.to_owned(), addresses);
-        } else {
+        if addresses.is_empty() {
             self.addresses.entry(name.to_owned()).or_default();
+        } else {
+            self.addresses.insert(name.to_owned(), addresses);
         }
     }
 

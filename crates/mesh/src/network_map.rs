@@ -145,7 +145,7 @@ impl NetworkMap {
     /// Applies a response. `now` is the time since 1970.
     pub fn apply(&mut self, response: MapResponse, now: Duration) -> Changes {
         let (page, bad) = (response.pop_browser_url, response.bad);
-        let mut changes = Changes { page, bad, ..Changes::default() };
+        let mut changes = Changes { bad, page, ..Changes::default() };
         if let Some(time) = response.control_time.as_deref().and_then(parse_time) {
             let ahead = time.as_secs().cast_signed() - now.as_secs().cast_signed();
             self.ahead = if ahead.unsigned_abs() > SKEW.as_secs() { ahead } else { 0 };

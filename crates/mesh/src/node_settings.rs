@@ -87,11 +87,11 @@ impl Settings {
 
     /// Returns the message that changes the peers of the data plane from `previous` to these;
     /// `None` if they are equal. Without `previous`, it contains all peers.
-    pub fn peers_update(&self, previous: Option<&Settings>) -> Option<ToDataPlane> {
+    pub fn peers_update(&self, previous: Option<&Self>) -> Option<ToDataPlane> {
         let by_key = |peers: &[Peer]| -> HashMap<NodePublic, Peer> {
             peers.iter().map(|peer| (peer.key, peer.clone())).collect()
         };
-        let Some(Settings { peers: previous, .. }) = previous else {
+        let Some(Self { peers: previous, .. }) = previous else {
             let changed = self.peers.clone();
             return Some(ToDataPlane::Peers { complete: true, changed, removed: Vec::new() });
         };
@@ -289,7 +289,7 @@ fn exit_node(
     let found = map.peers().find(is_wanted);
     match found {
         None => {
-            problems.push("the exit node is not in the network: other traffic is blocked".into())
+            problems.push("the exit node is not in the network: other traffic is blocked".into());
         }
         Some(peer) if !peer.is_exit() || peer.has_expired(now) => {
             problems.push(format!(

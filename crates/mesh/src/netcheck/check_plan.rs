@@ -21,7 +21,7 @@ const HOME_TRIES: u32 = 4;
 
 /// The probes of a region in one family. One answer is sufficient.
 #[derive(Debug)]
-pub struct Set {
+pub(super) struct Set {
     pub region: u16,
     pub v6: bool,
     /// The remaining probes, ordered by time.
@@ -32,7 +32,7 @@ pub struct Set {
 
 /// A request to send.
 #[derive(Clone, Copy, Debug)]
-pub struct Probe {
+pub(super) struct Probe {
     pub at: Duration,
     /// The index of the node in the region.
     pub node: usize,
@@ -40,23 +40,23 @@ pub struct Probe {
 
 impl Set {
     /// Returns the next probe.
-    pub fn due(&self) -> Option<Probe> {
+    pub(super) fn due(&self) -> Option<Probe> {
         self.probes.first().copied().filter(|_| !self.done)
     }
 
     /// Returns the next probe if it is due.
-    pub fn next(&self, now: Duration) -> Option<Probe> {
+    pub(super) fn next(&self, now: Duration) -> Option<Probe> {
         self.due().filter(|probe| probe.at <= now)
     }
 
     /// Removes the next probe.
-    pub fn pop(&mut self) {
+    pub(super) fn pop(&mut self) {
         self.probes.remove(0);
     }
 }
 
 /// Returns the probes of a check. `last` is the previous report for a partial check.
-pub fn plan(
+pub(super) fn plan(
     regions: &BTreeMap<u16, DerpRegion>,
     families: Families,
     last: Option<&Report>,

@@ -57,7 +57,7 @@ impl PeerReports {
 
 /// A request to this machine's own public address.
 #[derive(Debug, Default)]
-pub struct Hairpin {
+pub(super) struct Hairpin {
     to: Option<SocketAddr>,
     sent: Option<[u8; REQUEST_LEN]>,
     came: bool,
@@ -65,11 +65,11 @@ pub struct Hairpin {
 
 impl Hairpin {
     /// Sets the public address. The first one is used.
-    pub fn want(&mut self, own: SocketAddr) {
+    pub(super) fn want(&mut self, own: SocketAddr) {
         self.to.get_or_insert(own);
     }
 
-    pub fn poll_transmit(
+    pub(super) fn poll_transmit(
         &mut self,
         rng: &mut dyn CryptoRng,
     ) -> Option<(SocketAddr, [u8; REQUEST_LEN])> {
@@ -82,13 +82,13 @@ impl Hairpin {
     }
 
     /// Returns whether a datagram is the request.
-    pub fn handle(&mut self, datagram: &[u8]) -> bool {
+    pub(super) fn handle(&mut self, datagram: &[u8]) -> bool {
         let is_ours = self.sent.is_some_and(|request| request == datagram);
         self.came |= is_ours;
         is_ours
     }
 
-    pub fn works(&self) -> Option<bool> {
+    pub(super) fn works(&self) -> Option<bool> {
         self.sent.map(|_| self.came)
     }
 }

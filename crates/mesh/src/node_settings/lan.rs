@@ -17,7 +17,7 @@ pub(super) struct Lans<'a> {
 impl<'a> Lans<'a> {
     /// Without an interface the machine does not get the tailnet's addresses, so it has no
     /// conflicts.
-    pub fn of(environment: &Environment<'a>) -> Self {
+    pub(super) fn of(environment: &Environment<'a>) -> Self {
         let is_lan = |net: &&IpNet| {
             net.prefix_len() < net.max_prefix_len()
                 && desired_host::TAILNETS.iter().any(|all| all.contains(&net.addr()))
@@ -27,17 +27,17 @@ impl<'a> Lans<'a> {
     }
 
     /// Returns whether an address is in one of the networks.
-    pub fn has(&self, address: &IpNet) -> bool {
+    pub(super) fn has(&self, address: &IpNet) -> bool {
         self.network_of(address).is_some()
     }
 
     /// Returns the addresses outside of the networks.
-    pub fn others(&self, addresses: &[IpNet]) -> impl Iterator<Item = IpNet> {
+    pub(super) fn others(&self, addresses: &[IpNet]) -> impl Iterator<Item = IpNet> {
         addresses.iter().filter(|address| !self.has(address)).copied()
     }
 
     /// Reports the ignored addresses of nodes.
-    pub fn problem(&self, own: &Node, peers: &[&Node]) -> Option<String> {
+    pub(super) fn problem(&self, own: &Node, peers: &[&Node]) -> Option<String> {
         if self.networks.is_empty() {
             return None;
         }

@@ -21,7 +21,7 @@ pub(super) enum Excluded {
 }
 
 impl Excluded {
-    pub fn has(&self, peer: &NodePublic) -> bool {
+    pub(super) fn has(&self, peer: &NodePublic) -> bool {
         match self {
             Self::All => true,
             Self::Some(refused) => refused.contains_key(peer),

@@ -27,35 +27,35 @@ impl FromIterator<AddressRange> for AddressSet {
 
 impl AddressSet {
     /// Returns the number of ranges.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
     /// Returns whether the set is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the ranges.
-    pub fn ranges(&self) -> impl Iterator<Item = AddressRange> {
+    pub(super) fn ranges(&self) -> impl Iterator<Item = AddressRange> {
         let v4 = self.v4.iter().map(|bits| of(*bits, true));
         let v6 = self.v6.iter().map(|bits| of(*bits, false));
         v4.chain(v6).flatten()
     }
 
     /// Returns the difference of two sets.
-    pub fn less(&self, other: &Self) -> Self {
+    pub(super) fn less(&self, other: &Self) -> Self {
         Self { v4: less(&self.v4, &other.v4), v6: less(&self.v6, &other.v6) }
     }
 
     /// Returns whether the sets have a common address.
-    pub fn overlaps(&self, other: &Self) -> bool {
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
         let in_both = |own: &[Bits], other: &[Bits]| other.iter().any(|range| meets(own, *range));
         in_both(&self.v4, &other.v4) || in_both(&self.v6, &other.v6)
     }
 
     /// Returns whether the set contains an address of the range.
-    pub fn overlaps_range(&self, range: AddressRange) -> bool {
+    pub(super) fn overlaps_range(&self, range: AddressRange) -> bool {
         let own = if range.first().is_ipv4() { &self.v4 } else { &self.v6 };
         meets(own, (bits(range.first()), bits(range.last())))
     }

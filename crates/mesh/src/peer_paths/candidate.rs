@@ -15,10 +15,10 @@ use crate::scope::Scope;
 
 /// All candidates of a peer, IPv6 first.
 #[derive(Clone, Debug, Default)]
-pub struct Candidates(Vec<Entry>);
+pub(super) struct Candidates(Vec<Entry>);
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub(super) struct Entry {
     pub addr: SocketAddr,
     origins: Origins,
     /// The time of the last packet from there, while that makes it a candidate.
@@ -34,12 +34,12 @@ pub struct Entry {
 
 impl Candidates {
     /// Replaces the candidates of the map. Returns whether there is a new one.
-    pub fn set_map(&mut self, addrs: &[SocketAddr], keep: Option<SocketAddr>) -> bool {
+    pub(super) fn set_map(&mut self, addrs: &[SocketAddr], keep: Option<SocketAddr>) -> bool {
         self.set(addrs, MAP_CANDIDATES, |origins| &mut origins.map, keep)
     }
 
     /// Replaces the candidates of the last call.
-    pub fn set_call(&mut self, addrs: &[SocketAddr], keep: Option<SocketAddr>) {
+    pub(super) fn set_call(&mut self, addrs: &[SocketAddr], keep: Option<SocketAddr>) {
         self.set(addrs, CALL_CANDIDATES, |origins| &mut origins.call, keep);
     }
 
@@ -61,7 +61,12 @@ impl Candidates {
     }
 
     /// A packet was received from an address.
-    pub fn note_received(&mut self, now: Duration, addr: SocketAddr, keep: Option<SocketAddr>) {
+    pub(super) fn note_received(
+        &mut self,
+        now: Duration,
+        addr: SocketAddr,
+        keep: Option<SocketAddr>,
+    ) {
         if !may_be_reached(&addr) {
             return;
         }
@@ -78,7 +83,7 @@ impl Candidates {
     }
 
     /// Includes the candidates that may be pinged again in a round.
-    pub fn begin_round(&mut self, now: Duration, keep: Option<SocketAddr>) {
+    pub(super) fn begin_round(&mut self, now: Duration, keep: Option<SocketAddr>) {
         for entry in &mut self.0 {
             entry.origins.received &=
                 entry.received.is_some_and(|heard| now < heard + RECEIVED_LIFETIME);
@@ -92,12 +97,12 @@ impl Candidates {
     }
 
     /// Returns the candidates of the round with this start.
-    pub fn of_round(&self, began: Duration) -> impl Iterator<Item = &Entry> {
+    pub(super) fn of_round(&self, began: Duration) -> impl Iterator<Item = &Entry> {
         self.0.iter().filter(move |entry| entry.round == Some(began))
     }
 
     /// Includes all candidates in the round with this start, and returns the added ones.
-    pub fn join_round(&mut self, began: Duration) -> Vec<SocketAddr> {
+    pub(super) fn join_round(&mut self, began: Duration) -> Vec<SocketAddr> {
         let new = self.0.iter_mut().filter(|entry| entry.round != Some(began));
         new.map(|entry| {
             entry.round = Some(began);
@@ -107,35 +112,35 @@ impl Candidates {
     }
 
     /// Lets the next round ping all candidates.
-    pub fn reset_limits(&mut self) {
+    pub(super) fn reset_limits(&mut self) {
         self.0.iter_mut().for_each(|entry| entry.round = None);
     }
 
-    pub fn get(&self, addr: SocketAddr) -> Option<&Entry> {
+    pub(super) fn get(&self, addr: SocketAddr) -> Option<&Entry> {
         self.0.iter().find(|entry| entry.addr == addr)
     }
 
-    pub fn get_mut(&mut self, addr: SocketAddr) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, addr: SocketAddr) -> Option<&mut Entry> {
         self.0.iter_mut().find(|entry| entry.addr == addr)
     }
 
     /// Returns whether there is a public address.
-    pub fn any_public(&self) -> bool {
+    pub(super) fn any_public(&self) -> bool {
         self.0.iter().any(|entry| is_public(entry.addr.ip()))
     }
 
     /// Returns whether the map or a call contains the address.
-    pub fn has_ip(&self, ip: IpAddr) -> bool {
+    pub(super) fn has_ip(&self, ip: IpAddr) -> bool {
         let is_told = |origins: Origins| origins.map || origins.call;
         self.0.iter().any(|entry| entry.addr.ip() == ip && is_told(entry.origins))
     }
 
-    pub fn first_of_map(&self) -> Option<SocketAddr> {
+    pub(super) fn first_of_map(&self) -> Option<SocketAddr> {
         self.0.iter().find(|entry| entry.origins.map).map(|entry| entry.addr)
     }
 
     /// Returns all addresses, if all come from the map and are unused.
-    pub fn only_of_map(&self) -> Option<Box<[SocketAddr]>> {
+    pub(super) fn only_of_map(&self) -> Option<Box<[SocketAddr]>> {
         let is_untouched = |entry: &Entry| {
             let mut new = Entry::new(entry.addr);
             new.origins.map = true;
@@ -146,7 +151,7 @@ impl Candidates {
     }
 
     /// Returns the best candidate that answered after `since`.
-    pub fn best_since(&self, since: Duration, now: Duration) -> Option<&Entry> {
+    pub(super) fn best_since(&self, since: Duration, now: Duration) -> Option<&Entry> {
         let answered =
             |entry: &&Entry| entry.pong.is_some_and(|pong| pong > since) && now >= entry.quarantine;
         self.0.iter().filter(answered).reduce(|best, entry| {
@@ -154,11 +159,11 @@ impl Candidates {
         })
     }
 
-    pub fn view(&self) -> Vec<Candidate> {
+    pub(super) fn view(&self) -> Vec<Candidate> {
         self.0.iter().map(Entry::view).collect()
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 
@@ -197,7 +202,7 @@ impl Entry {
     }
 
     /// Returns whether a ping outside of rounds may be sent to it.
-    pub fn may_ping(&self, now: Duration, after: Duration) -> bool {
+    pub(super) fn may_ping(&self, now: Duration, after: Duration) -> bool {
         self.pinged.is_none_or(|pinged| now >= pinged + after)
     }
 
@@ -216,13 +221,13 @@ impl Entry {
 }
 
 /// Converts IPv4-mapped IPv6 addresses to IPv4.
-pub fn canonical(addr: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
 /// Returns whether a peer may have an address. Loopback, link-local, unspecified, multicast and
 /// broadcast addresses are excluded, and tailnet addresses, which would lead into the tunnel.
-pub fn may_be_reached(addr: &SocketAddr) -> bool {
+pub(super) fn may_be_reached(addr: &SocketAddr) -> bool {
     let ip = addr.ip();
     let leads_into_tunnel =
         matches!(ip, IpAddr::V6(v6) if v6.segments()[..3] == [0xfd7a, 0x115c, 0xa1e0]);

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Limit {
+pub(super) struct Limit {
     /// The time at which the admitted events no longer count.
     paid: Duration,
 }
 
 impl Limit {
     /// Returns whether another event is admitted.
-    pub fn admit(&mut self, now: Duration, (burst, interval): (u32, Duration)) -> bool {
+    pub(super) fn admit(&mut self, now: Duration, (burst, interval): (u32, Duration)) -> bool {
         let paid = self.paid.max(now);
         if paid - now > interval * (burst - 1) {
             return false;

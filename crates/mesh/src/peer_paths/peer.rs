@@ -30,7 +30,7 @@ use tailnet::{
 };
 
 use self::direct::{Direct, Doubt};
-pub use self::{compact::PeerEntry, pings::Pinged};
+pub(super) use self::{compact::PeerEntry, pings::Pinged};
 use super::{
     Context, Event, PeerInfo, To, Traffic, Via,
     candidate::{Candidates, canonical},
@@ -46,7 +46,7 @@ use super::{
 const RELAY_IP: Ipv4Addr = Ipv4Addr::new(127, 3, 3, 40);
 
 #[derive(Debug)]
-pub struct Peer {
+pub(super) struct Peer {
     key: NodePublic,
     disco: DiscoPublic,
     relay: Relay,
@@ -107,7 +107,7 @@ struct Activity {
 }
 
 impl Peer {
-    pub fn new(key: NodePublic, disco: DiscoPublic) -> Self {
+    pub(super) fn new(key: NodePublic, disco: DiscoPublic) -> Self {
         Self {
             key,
             disco,
@@ -127,7 +127,7 @@ impl Peer {
         }
     }
 
-    pub fn update(&mut self, info: &PeerInfo, cx: &mut Context<'_>) {
+    pub(super) fn update(&mut self, info: &PeerInfo, cx: &mut Context<'_>) {
         let moved = self.relay.home != info.home;
         if moved {
             self.relay.home = info.home;
@@ -164,14 +164,14 @@ impl Peer {
         }
     }
 
-    pub fn note_relay_message(&mut self, region: u16) {
+    pub(super) fn note_relay_message(&mut self, region: u16) {
         self.relay.received = Some(region);
         if self.relay.home.is_none_or(|home| home == region) {
             self.relay.gone = None;
         }
     }
 
-    pub fn handle_ping(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
+    pub(super) fn handle_ping(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
         let is_expected = match via {
             Via::Auxiliary { socket, .. } => self.expects_socket(socket),
             _ => true,
@@ -222,7 +222,7 @@ impl Peer {
         }
     }
 
-    pub fn handle_pong(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
+    pub(super) fn handle_pong(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
         let is_way = |to: Path| match via {
             Via::Udp { .. } => matches!(to, Path::Direct(_)),
             Via::PeerRelay { at, vni } => to == Path::PeerRelay { at, vni },
@@ -272,7 +272,7 @@ impl Peer {
         }
     }
 
-    pub fn handle_traffic(&mut self, traffic: Traffic, cx: &mut Context<'_>) {
+    pub(super) fn handle_traffic(&mut self, traffic: Traffic, cx: &mut Context<'_>) {
         if traffic.sent > 0 {
             self.note_sent(cx.now);
         }
@@ -323,13 +323,13 @@ impl Peer {
         }
     }
 
-    pub fn handle_handshake_done(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn handle_handshake_done(&mut self, cx: &mut Context<'_>) {
         self.activity.handshake = Some(cx.now);
         self.activity.stale = None;
         self.search_if_due(cx);
     }
 
-    pub fn handle_stale(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn handle_stale(&mut self, cx: &mut Context<'_>) {
         self.note_sent(cx.now);
         self.activity.stale = Some(cx.now);
         self.leave_stale_path(cx);
@@ -355,7 +355,7 @@ impl Peer {
         }
     }
 
-    pub fn handle_gone(&mut self, region: u16, cx: &mut Context<'_>) {
+    pub(super) fn handle_gone(&mut self, region: u16, cx: &mut Context<'_>) {
         if self.relay.received == Some(region) {
             self.relay.received = None;
         }
@@ -365,7 +365,7 @@ impl Peer {
         self.handle_timeout(cx);
     }
 
-    pub fn handle_stall(&mut self, time: Duration) {
+    pub(super) fn handle_stall(&mut self, time: Duration) {
         if let Some(direct) = &mut self.direct {
             direct.handle_stall(time);
         }
@@ -375,7 +375,7 @@ impl Peer {
     }
 
     /// The path in use stays, because most changes do not affect it.
-    pub fn handle_network_change(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn handle_network_change(&mut self, cx: &mut Context<'_>) {
         if let Some(lost) = &mut self.lost {
             lost.pings = false;
         }
@@ -389,7 +389,7 @@ impl Peer {
         self.search_if_due(cx);
     }
 
-    pub fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn handle_timeout(&mut self, cx: &mut Context<'_>) {
         self.check_direct(cx);
         if let Some((addr, at)) = self.lost_ping()
             && cx.now >= at
@@ -439,7 +439,7 @@ impl Peer {
     }
 
     /// Returns the time of the next timer.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub(super) fn deadline(&self) -> Option<Duration> {
         let direct = self.direct.as_ref().map(|direct| {
             let ping = Some(direct.next_ping()).filter(|_| self.is_pinged(direct));
             ping.map_or(direct.ends(), |ping| ping.min(direct.ends()))
@@ -479,11 +479,11 @@ impl Peer {
         self.relay.gone.is_some_and(|gone| now < gone + GONE)
     }
 
-    pub fn has_unknown_home(&self) -> bool {
+    pub(super) fn has_unknown_home(&self) -> bool {
         self.relay.home.is_none()
     }
 
-    pub fn has_unproven_path(&self) -> bool {
+    pub(super) fn has_unproven_path(&self) -> bool {
         self.direct.is_none()
     }
 }

@@ -13,14 +13,14 @@ const STICKINESS: i64 = 8;
 
 /// The properties of a path for a comparison.
 #[derive(Clone, Copy, Debug)]
-pub struct Rank {
+pub(super) struct Rank {
     pub addr: SocketAddr,
     pub latency: Duration,
 }
 
 impl Rank {
     /// Returns whether this path should replace the one in use.
-    pub fn replaces(self, used: Self, settled: bool) -> bool {
+    pub(super) fn replaces(self, used: Self, settled: bool) -> bool {
         let ahead = self.points(used) - used.points(self);
         ahead > if settled { STICKINESS } else { 0 }
     }

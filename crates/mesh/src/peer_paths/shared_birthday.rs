@@ -8,7 +8,7 @@ use tailnet::keys::NodePublic;
 use super::timing::BIRTHDAY_TIMEOUT;
 
 /// Lower ports belong to servers. NATs do not assign them to flows, and they are not probed.
-pub const FIRST_PORT: u16 = 1024;
+pub(super) const FIRST_PORT: u16 = 1024;
 
 /// Our public IPv4 endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct PublicEndpoint {
 
 /// The slot for the only active attempt.
 #[derive(Debug, Default)]
-pub struct BirthdaySlot {
+pub(super) struct BirthdaySlot {
     pub place: Option<PublicEndpoint>,
     with: Option<NodePublic>,
     /// The end of the attempt at the latest, or the earliest start of the next one.
@@ -30,12 +30,12 @@ pub struct BirthdaySlot {
 
 impl BirthdaySlot {
     /// Returns the peer of the active attempt.
-    pub fn with(&self) -> Option<NodePublic> {
+    pub(super) fn with(&self) -> Option<NodePublic> {
         self.with
     }
 
     /// Starts an attempt for a peer. Returns whether it was possible.
-    pub fn begin(&mut self, peer: NodePublic, now: Duration) -> bool {
+    pub(super) fn begin(&mut self, peer: NodePublic, now: Duration) -> bool {
         let begins = now >= self.until;
         if begins {
             (self.with, self.until) = (Some(peer), now + BIRTHDAY_TIMEOUT);
@@ -44,19 +44,19 @@ impl BirthdaySlot {
     }
 
     /// Ends the attempt for a peer, if it is active. The next may start at `next`.
-    pub fn end(&mut self, peer: NodePublic, next: Duration) {
+    pub(super) fn end(&mut self, peer: NodePublic, next: Duration) {
         if self.with.take_if(|with| *with == peer).is_some() {
             self.until = next;
         }
     }
 
     /// The peer was removed.
-    pub fn release(&mut self, peer: NodePublic) {
+    pub(super) fn release(&mut self, peer: NodePublic) {
         self.with.take_if(|with| *with == peer);
     }
 
     /// Returns the earliest start of the next attempt.
-    pub fn next(&self) -> Duration {
+    pub(super) fn next(&self) -> Duration {
         self.until
     }
 }

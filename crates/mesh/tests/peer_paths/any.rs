@@ -171,7 +171,7 @@ impl Any {
             Step::Ping(peer) => _ = paths.ping(key(peer), now),
             Step::Pass(millis) => self.pass(millis),
             Step::PublicEndpoint(varies) => {
-                paths.set_public_endpoint(Some(PublicEndpoint { at: addr(1), varies }))
+                paths.set_public_endpoint(Some(PublicEndpoint { at: addr(1), varies }));
             }
             Step::Opened(count) => {
                 if let Some(Event::OpenSockets(SocketsToOpen { number, .. })) = self.opens {

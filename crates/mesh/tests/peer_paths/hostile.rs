@@ -12,17 +12,17 @@ use tailnet::{
 
 use crate::world::{MS, SECOND};
 
-pub const OWN: NodePublic = NodePublic([9; 32]);
+pub(crate) const OWN: NodePublic = NodePublic([9; 32]);
 const PEER: NodePublic = NodePublic([1; 32]);
 const DISCO: DiscoPublic = DiscoPublic([1; 32]);
-pub const START: Duration = SECOND.saturating_mul(1_000);
+pub(crate) const START: Duration = SECOND.saturating_mul(1_000);
 
-pub fn addr(number: u32) -> SocketAddr {
+pub(crate) fn addr(number: u32) -> SocketAddr {
     let [a, b, c, d] = number.to_be_bytes();
     ([192 | a, b, c, d], 41_641).into()
 }
 
-pub fn paths() -> Paths {
+pub(crate) fn paths() -> Paths {
     Paths::new(OWN, Box::new(ChaCha20Rng::seed_from_u64(1)))
 }
 
@@ -38,7 +38,7 @@ fn with_peer(endpoints: Vec<SocketAddr>) -> Paths {
     paths
 }
 
-pub fn transmits(paths: &mut Paths) -> Vec<Transmit> {
+pub(crate) fn transmits(paths: &mut Paths) -> Vec<Transmit> {
     std::iter::from_fn(|| paths.poll_transmit()).collect()
 }
 
@@ -46,7 +46,7 @@ fn events(paths: &mut Paths) -> Vec<Event> {
     std::iter::from_fn(|| paths.poll_event()).collect()
 }
 
-pub fn udp(remote: SocketAddr) -> Via {
+pub(crate) fn udp(remote: SocketAddr) -> Via {
     Via::Udp { remote, local: None }
 }
 
@@ -54,13 +54,13 @@ fn relay(from: NodePublic) -> Via {
     Via::Relay { region: 1, from }
 }
 
-pub fn ping(number: u32) -> Message {
+pub(crate) fn ping(number: u32) -> Message {
     let mut tx = TxId::default();
     tx[..4].copy_from_slice(&number.to_le_bytes());
     Message::Ping { tx, node_key: Some(PEER), padding: 0 }
 }
 
-pub fn call(endpoints: Vec<SocketAddr>) -> Message {
+pub(crate) fn call(endpoints: Vec<SocketAddr>) -> Message {
     Message::CallMeMaybe { endpoints }
 }
 

@@ -29,7 +29,7 @@ fn theory(pair: [Nat; 2]) -> bool {
     !hopeless(pair[0], pair[1]) && !hopeless(pair[1], pair[0])
 }
 
-pub fn pairs(direct: bool) -> impl Iterator<Item = [Nat; 2]> {
+pub(crate) fn pairs(direct: bool) -> impl Iterator<Item = [Nat; 2]> {
     let pairs = BOXES.into_iter().flat_map(|one| BOXES.map(|other| [one, other]));
     pairs.filter(move |pair| theory(*pair) == direct)
 }

@@ -12,7 +12,7 @@ use crate::world::MS;
 
 /// The parameters of a world.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     pub seed: u64,
     pub link: Link,
     /// The latency through the relay to each host.
@@ -30,7 +30,7 @@ pub struct Plan {
 
 /// Delays when hosts have just joined; all are zero by default.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Start {
+pub(crate) struct Start {
     /// The time when each learns of the other.
     pub knows: [Duration; 2],
     /// The time when each is connected to its relay, which reports it as absent until then.
@@ -43,7 +43,7 @@ pub struct Start {
 }
 
 impl Plan {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut rng = ChaCha20Rng::seed_from_u64(seed);
         let mut below = |bound| u64::from(rng.next_u32()) % bound;
         let delay = MS * (1 + below(50) as u32);

@@ -18,7 +18,7 @@ use tailnet::{
 use crate::world::{MS, SECOND};
 
 /// The path selection of a host.
-pub trait Node {
+pub(crate) trait Node {
     fn set_peer(&mut self, key: NodePublic, info: &PeerInfo, now: Duration);
     fn set_own_endpoints(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration);
     /// A stock node does not support birthday probing.
@@ -90,7 +90,7 @@ impl Node for Paths {
     }
 }
 
-pub struct Stock {
+pub(crate) struct Stock {
     node: NodePublic,
     peer: Option<(NodePublic, PeerInfo)>,
     own: Vec<SocketAddr>,
@@ -110,7 +110,7 @@ pub struct Stock {
 }
 
 impl Stock {
-    pub fn new(node: NodePublic) -> Self {
+    pub(crate) fn new(node: NodePublic) -> Self {
         Self {
             node,
             peer: None,

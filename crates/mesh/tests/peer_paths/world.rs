@@ -29,19 +29,19 @@ use tailnet::{
     keys::{DiscoPublic, NodePublic},
 };
 
-pub use crate::plan::{Plan, Start};
+pub(crate) use crate::plan::{Plan, Start};
 use crate::stock::{Node, Stock};
 
-pub const MS: Duration = Duration::from_millis(1);
-pub const SECOND: Duration = Duration::from_secs(1);
-pub const INNER: &str = "10.0.0.2:51820";
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const INNER: &str = "10.0.0.2:51820";
 
 const DISCO: u8 = 0;
 const STUN: u8 = 1;
 const MAPPED: u8 = 2;
 const DATA: u8 = 3;
 
-pub struct World {
+pub(crate) struct World {
     pub network: Network,
     pub hosts: [Host; 2],
     pub plan: Plan,
@@ -60,7 +60,7 @@ pub struct World {
     pub began: Duration,
 }
 
-pub struct Host {
+pub(crate) struct Host {
     pub paths: Box<dyn Node>,
     /// The network of the host, and whether its NAT maps each destination to another port.
     behind: Option<(Realm, bool)>,
@@ -103,17 +103,17 @@ enum Relayed {
     Gone(usize),
 }
 
-pub fn outer(number: usize) -> IpAddr {
+pub(crate) fn outer(number: usize) -> IpAddr {
     [203, 0, 113, number as u8 + 1].into()
 }
 
-pub fn node(number: usize) -> NodePublic {
+pub(crate) fn node(number: usize) -> NodePublic {
     NodePublic([number as u8 + 1; 32])
 }
 
 impl World {
     /// Creates two hosts with the same private address, each behind one of the NATs.
-    pub fn new(plan: Plan, boxes: [Nat; 2]) -> Self {
+    pub(crate) fn new(plan: Plan, boxes: [Nat; 2]) -> Self {
         let network = Network::new(plan.seed, plan.link);
         let realms = boxes.map(|_| Realm::INTERNET);
         let realms = [0, 1].map(|at| network.add_nat(realms[at], boxes[at], &[outer(at)]));
@@ -128,7 +128,7 @@ impl World {
     }
 
     /// Creates two hosts with these sockets.
-    pub fn with_sockets(plan: Plan, network: Network, sockets: [Vec<Socket>; 2]) -> Self {
+    pub(crate) fn with_sockets(plan: Plan, network: Network, sockets: [Vec<Socket>; 2]) -> Self {
         let mut world = Self::apart(plan, network, sockets);
         world.join();
         world
@@ -169,7 +169,7 @@ impl World {
     }
 
     /// Adds the other host to a host's map.
-    pub fn introduce(&mut self, at: usize) {
+    pub(crate) fn introduce(&mut self, at: usize) {
         let now = self.network.now();
         let other = &self.hosts[1 - at];
         let mut endpoints: Vec<_> = other.sockets.iter().map(|socket| socket.address).collect();
@@ -186,7 +186,7 @@ impl World {
     }
 
     /// Restarts a host with another disco key, which the other learns at once.
-    pub fn restart(&mut self, at: usize) {
+    pub(crate) fn restart(&mut self, at: usize) {
         let now = self.network.now();
         let old = &self.hosts[at];
         let (sockets, talks, disco) = (old.sockets.clone(), old.talks, old.disco.0[0] + 16);
@@ -202,7 +202,7 @@ impl World {
     }
 
     /// Lets a host query the STUN server several times, as netcheck does.
-    pub fn refresh(&mut self, at: usize) {
+    pub(crate) fn refresh(&mut self, at: usize) {
         for socket in self.hosts[at].sockets.iter().filter(|socket| socket.address.is_ipv4()) {
             (0..3).for_each(|_| socket.send(self.observer.address, &[STUN]));
         }
@@ -215,13 +215,13 @@ impl World {
         self.refresh(at);
     }
 
-    pub fn run_for(&mut self, time: Duration) {
+    pub(crate) fn run_for(&mut self, time: Duration) {
         let end = self.network.now() + time;
         self.run(end, |_| false);
     }
 
     /// Runs until `done` returns true, or until `end`. Returns the last result.
-    pub fn run(&mut self, end: Duration, done: impl Fn(&Self) -> bool) -> bool {
+    pub(crate) fn run(&mut self, end: Duration, done: impl Fn(&Self) -> bool) -> bool {
         loop {
             self.settle();
             if done(self) {
@@ -490,7 +490,7 @@ impl World {
         }
     }
 
-    pub fn both_direct(&self) -> bool {
+    pub(crate) fn both_direct(&self) -> bool {
         self.hosts.iter().all(Host::is_direct)
     }
 }
@@ -525,7 +525,7 @@ impl Host {
         }
     }
 
-    pub fn is_direct(&self) -> bool {
+    pub(crate) fn is_direct(&self) -> bool {
         matches!(self.used, Some(Path::Direct(_) | Path::Auxiliary { .. }))
     }
 

@@ -89,7 +89,7 @@ impl Message {
             }
             ALLOCATE_REQUEST => AllocateRequest::read(rest).map(Message::AllocateRequest),
             ALLOCATE_RESPONSE => read_allocated(rest),
-            BUNDLE_OFFER => Some(Message::BundleOffer),
+            BUNDLE_OFFER => Some(Self::BundleOffer),
             BIRTHDAY => BirthdayMessage::read(rest).map(Message::Birthday),
             other => return Err(DiscoError::UnknownType(other)),
         };

@@ -53,7 +53,7 @@ pub(super) struct Fields(BTreeMap<u8, Value>);
 
 impl Fields {
     /// Reads a map with small integers as keys.
-    pub fn of(value: Value) -> Result<Self, DecodeError> {
+    pub(super) fn of(value: Value) -> Result<Self, DecodeError> {
         let Value::Map(pairs) = value else { return Err(DecodeError::Field) };
         let mut fields = BTreeMap::new();
         for (key, value) in pairs {
@@ -68,12 +68,12 @@ impl Fields {
     }
 
     /// Removes and returns a field.
-    pub fn take(&mut self, key: u8) -> Option<Value> {
+    pub(super) fn take(&mut self, key: u8) -> Option<Value> {
         self.0.remove(&key)
     }
 
     /// Removes a field with a number.
-    pub fn number<N: TryFrom<u64>>(&mut self, key: u8) -> Result<Option<N>, DecodeError> {
+    pub(super) fn number<N: TryFrom<u64>>(&mut self, key: u8) -> Result<Option<N>, DecodeError> {
         let number = |value: Value| {
             let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
             number.and_then(|number| N::try_from(number).ok()).ok_or(DecodeError::Field)
@@ -82,18 +82,21 @@ impl Fields {
     }
 
     /// Removes a field with bytes; absent is equivalent to empty.
-    pub fn bytes(&mut self, key: u8) -> Result<Vec<u8>, DecodeError> {
+    pub(super) fn bytes(&mut self, key: u8) -> Result<Vec<u8>, DecodeError> {
         let bytes = |value: Value| value.into_bytes().map_err(|_| DecodeError::Field);
         Ok(self.take(key).map(bytes).transpose()?.unwrap_or_default())
     }
 
     /// Removes a field with exactly `N` bytes.
-    pub fn exactly<const N: usize>(&mut self, key: u8) -> Result<Option<[u8; N]>, DecodeError> {
+    pub(super) fn exactly<const N: usize>(
+        &mut self,
+        key: u8,
+    ) -> Result<Option<[u8; N]>, DecodeError> {
         self.take(key).map(exactly).transpose()
     }
 
     /// Removes a field with a list.
-    pub fn list(&mut self, key: u8) -> Result<Vec<Value>, DecodeError> {
+    pub(super) fn list(&mut self, key: u8) -> Result<Vec<Value>, DecodeError> {
         let list = |value: Value| match value {
             Value::Array(items) if items.len() <= MAX_ITEMS => Ok(items),
             _ => Err(DecodeError::Field),
@@ -102,12 +105,12 @@ impl Fields {
     }
 
     /// Removes a field with named texts.
-    pub fn texts(&mut self, key: u8) -> Result<Option<Texts>, DecodeError> {
+    pub(super) fn texts(&mut self, key: u8) -> Result<Option<Texts>, DecodeError> {
         self.take(key).map(Texts::of).transpose()
     }
 
     /// Checks that no other field exists.
-    pub fn end(self) -> Result<(), DecodeError> {
+    pub(super) fn end(self) -> Result<(), DecodeError> {
         if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Field) }
     }
 }
@@ -124,7 +127,7 @@ pub(super) struct Texts(BTreeMap<String, String>);
 
 impl Texts {
     /// Returns the texts, if there are any.
-    pub fn some(texts: BTreeMap<String, String>) -> Option<Self> {
+    pub(super) fn some(texts: BTreeMap<String, String>) -> Option<Self> {
         (!texts.is_empty()).then_some(Self(texts))
     }
 
@@ -143,12 +146,12 @@ impl Texts {
     }
 
     /// Returns all texts.
-    pub fn all(&self) -> &BTreeMap<String, String> {
+    pub(super) fn all(&self) -> &BTreeMap<String, String> {
         &self.0
     }
 
     /// Returns the number of bytes of texts and names.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.iter().map(|(name, text)| name.len() + text.len()).sum()
     }
 
@@ -168,13 +171,13 @@ pub(super) struct Writing(Vec<(Value, Value)>);
 
 impl Writing {
     /// Adds a field.
-    pub fn field(mut self, key: u8, value: impl Into<Value>) -> Self {
+    pub(super) fn field(mut self, key: u8, value: impl Into<Value>) -> Self {
         self.0.push((key.into(), value.into()));
         self
     }
 
     /// Adds a field if it is present.
-    pub fn some(self, key: u8, value: Option<impl Into<Value>>) -> Self {
+    pub(super) fn some(self, key: u8, value: Option<impl Into<Value>>) -> Self {
         match value {
             Some(value) => self.field(key, value),
             None => self,
@@ -182,17 +185,17 @@ impl Writing {
     }
 
     /// Adds bytes if there are any.
-    pub fn bytes(self, key: u8, bytes: &[u8]) -> Self {
+    pub(super) fn bytes(self, key: u8, bytes: &[u8]) -> Self {
         self.some(key, (!bytes.is_empty()).then_some(bytes))
     }
 
     /// Adds texts if there are any.
-    pub fn texts(self, key: u8, texts: Option<&Texts>) -> Self {
+    pub(super) fn texts(self, key: u8, texts: Option<&Texts>) -> Self {
         self.some(key, texts.and_then(Texts::value))
     }
 
     /// Returns the message.
-    pub fn value(self) -> Value {
+    pub(super) fn value(self) -> Value {
         Value::Map(self.0)
     }
 }

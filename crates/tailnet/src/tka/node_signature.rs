@@ -52,7 +52,7 @@ pub(super) struct Rotation {
 }
 
 impl NodeSignature {
-    pub fn read(value: Value) -> Result<Self, DecodeError> {
+    pub(super) fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         let number = fields.number::<u8>(1)?;
         let (node, signer, signature) = (fields.bytes(2)?, fields.bytes(3)?, fields.bytes(4)?);
@@ -85,12 +85,12 @@ impl NodeSignature {
     }
 
     /// Returns the encoded signature.
-    pub fn text(&self) -> Vec<u8> {
+    pub(super) fn text(&self) -> Vec<u8> {
         cbor::write(&self.value(&self.signature))
     }
 
     /// Returns the hash that is signed.
-    pub fn hash(&self) -> [u8; 32] {
+    pub(super) fn hash(&self) -> [u8; 32] {
         Blake2s256::digest(cbor::write(&self.value(&[]))).into()
     }
 
@@ -105,12 +105,12 @@ impl NodeSignature {
 
     /// Signs a node key with a trusted key. The node renews it with the key `wrapping`, which may
     /// be empty.
-    pub fn direct(node: &NodePublic, wrapping: &[u8], by: &TkaKey) -> Self {
+    pub(super) fn direct(node: &NodePublic, wrapping: &[u8], by: &TkaKey) -> Self {
         Self::by(by, Kind::Direct, Self::bytes_of(node), wrapping)
     }
 
     /// Signs a key that in turn signs node keys.
-    pub fn credential(signer: &KeyId, by: &TkaKey) -> Self {
+    pub(super) fn credential(signer: &KeyId, by: &TkaKey) -> Self {
         Self::by(by, Kind::Credential, Vec::new(), signer)
     }
 
@@ -130,12 +130,12 @@ impl NodeSignature {
     }
 
     /// Returns a node key in the signed form.
-    pub fn bytes_of(node: &NodePublic) -> Vec<u8> {
+    pub(super) fn bytes_of(node: &NodePublic) -> Vec<u8> {
         [NODE_KEY, &node.0].concat()
     }
 
     /// Returns whether it signs this node key.
-    pub fn is_of(&self, node: &NodePublic) -> bool {
+    pub(super) fn is_of(&self, node: &NodePublic) -> bool {
         self.node == Self::bytes_of(node)
     }
 

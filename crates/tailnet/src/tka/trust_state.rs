@@ -29,7 +29,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn read(value: Value) -> Result<Self, DecodeError> {
+    pub(super) fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         // The parent of a checkpoint is in the update, and not repeated here.
         let parent = fields.take(1);
@@ -48,7 +48,7 @@ impl State {
         if is_valid { Ok(state) } else { Err(DecodeError::Checkpoint) }
     }
 
-    pub fn value(&self) -> Value {
+    pub(super) fn value(&self) -> Value {
         let disablement_hashes = self.disablement_hashes.iter().map(|hash| Value::from(&hash[..]));
         let numbers =
             [self.numbers.0, self.numbers.1].map(|number| Some(number).filter(|n| *n != 0));
@@ -61,12 +61,12 @@ impl State {
             .value()
     }
 
-    pub fn key(&self, id: &KeyId) -> Option<&Key> {
+    pub(super) fn key(&self, id: &KeyId) -> Option<&Key> {
         self.keys.iter().find(|key| key.id == *id)
     }
 
     /// Applies a verified update that follows this state.
-    pub fn apply(&mut self, update: &Update) -> Result<(), VerifyError> {
+    pub(super) fn apply(&mut self, update: &Update) -> Result<(), VerifyError> {
         match &update.kind {
             Kind::Add(key) if self.key(&key.id).is_some() => return Err(VerifyError::DuplicateKey),
             Kind::Add(key) => self.keys.push(key.clone()),
@@ -95,7 +95,7 @@ impl State {
     }
 
     /// Returns whether a secret with this hash turns tailnet lock off.
-    pub fn is_disabled_by(&self, hash: &[u8; 32]) -> bool {
+    pub(super) fn is_disabled_by(&self, hash: &[u8; 32]) -> bool {
         self.disablement_hashes.contains(hash)
     }
 }

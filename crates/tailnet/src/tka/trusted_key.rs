@@ -31,7 +31,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub fn read(value: Value) -> Result<Self, DecodeError> {
+    pub(super) fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value)?;
         let kind = fields.number::<u8>(1)?;
         let votes = fields.number(2)?.unwrap_or_default();
@@ -42,12 +42,12 @@ impl Key {
         if kind == Some(ED25519) && key.is_valid() { Ok(key) } else { Err(DecodeError::Key) }
     }
 
-    pub fn is_valid(&self) -> bool {
+    pub(super) fn is_valid(&self) -> bool {
         let is_short = |notes: &Texts| notes.len() <= MAX_NOTES && notes.all().len() <= MAX_NAMES;
         (1..=MAX_VOTES).contains(&self.votes) && self.notes.as_ref().is_none_or(is_short)
     }
 
-    pub fn value(&self) -> Value {
+    pub(super) fn value(&self) -> Value {
         Writing::default()
             .field(1, ED25519)
             .field(2, self.votes)

@@ -63,7 +63,7 @@ pub(super) enum Kind {
 }
 
 impl Update {
-    pub fn read(text: &[u8]) -> Result<Self, DecodeError> {
+    pub(super) fn read(text: &[u8]) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(cbor::read(text)?)?;
         let number = fields.number::<u8>(1)?.unwrap_or_default();
         let parent = fields.exactly(2)?.map(UpdateHash);
@@ -87,14 +87,14 @@ impl Update {
     }
 
     /// Creates a signed update.
-    pub fn by(by: &TkaKey, parent: Option<UpdateHash>, kind: Kind) -> Self {
+    pub(super) fn by(by: &TkaKey, parent: Option<UpdateHash>, kind: Kind) -> Self {
         let mut update = Self { parent, kind, signatures: Vec::new() };
         update.signatures.push((by.id(), by.sign(&update.signed_hash())));
         update
     }
 
     /// Returns the encoded update, which is hashed.
-    pub fn text(&self) -> Vec<u8> {
+    pub(super) fn text(&self) -> Vec<u8> {
         let signatures = self.signatures.iter().map(|(key, signature)| {
             Writing::default().field(1, &key[..]).field(2, &signature[..]).value()
         });
@@ -118,7 +118,7 @@ impl Update {
     }
 
     /// Returns the number of its notes.
-    pub fn notes(&self) -> usize {
+    pub(super) fn notes(&self) -> usize {
         let of = |notes: &Option<Texts>| notes.as_ref().map_or(0, |notes| notes.all().len());
         match &self.kind {
             Kind::Add(key) => of(&key.notes),
@@ -128,7 +128,7 @@ impl Update {
         }
     }
 
-    pub fn hash(&self) -> UpdateHash {
+    pub(super) fn hash(&self) -> UpdateHash {
         UpdateHash(Blake2s256::digest(self.text()).into())
     }
 
@@ -137,7 +137,7 @@ impl Update {
     }
 
     /// Returns the name of its type (`tka/aum.go`).
-    pub fn word(&self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         match self.kind {
             Kind::Add(_) => "add-key",
             Kind::Remove(_) => "remove-key",
@@ -149,7 +149,7 @@ impl Update {
     }
 
     /// Checks that it has signatures, and that all are valid and by trusted keys.
-    pub fn check(&self, state: &State) -> Result<(), VerifyError> {
+    pub(super) fn check(&self, state: &State) -> Result<(), VerifyError> {
         if self.signatures.is_empty() {
             return Err(VerifyError::Unsigned);
         }
@@ -167,7 +167,7 @@ impl Update {
     }
 
     /// Returns the votes of its signatures.
-    pub fn weight(&self, state: &State) -> u64 {
+    pub(super) fn weight(&self, state: &State) -> u64 {
         let mut signers: Vec<&KeyId> = self.signatures.iter().map(|(id, _)| id).collect();
         signers.sort_unstable();
         signers.dedup();

@@ -33,39 +33,39 @@ pub(super) struct Chain {
 
 impl Chain {
     /// Creates a chain from a checkpoint, and returns its state.
-    pub fn new(first: Update) -> Result<(Self, State), VerifyError> {
+    pub(super) fn new(first: Update) -> Result<(Self, State), VerifyError> {
         let Kind::Checkpoint(state) = &first.kind else { return Err(VerifyError::NoCheckpoint) };
         let (state, oldest, bytes) = (state.clone(), first.hash(), weight(&first));
         let updates = BTreeMap::from([(oldest, first)]);
         Ok((Self { oldest, updates, bytes, children: BTreeMap::new() }, state))
     }
 
-    pub fn oldest(&self) -> UpdateHash {
+    pub(super) fn oldest(&self) -> UpdateHash {
         self.oldest
     }
 
-    pub fn has(&self, hash: &UpdateHash) -> bool {
+    pub(super) fn has(&self, hash: &UpdateHash) -> bool {
         self.updates.contains_key(hash)
     }
 
-    pub fn get(&self, hash: &UpdateHash) -> Option<&Update> {
+    pub(super) fn get(&self, hash: &UpdateHash) -> Option<&Update> {
         self.updates.get(hash)
     }
 
-    pub fn text(&self, hash: &UpdateHash) -> Option<Vec<u8>> {
+    pub(super) fn text(&self, hash: &UpdateHash) -> Option<Vec<u8>> {
         self.get(hash).map(Update::text)
     }
 
-    pub fn is_checkpoint(&self, hash: &UpdateHash) -> bool {
+    pub(super) fn is_checkpoint(&self, hash: &UpdateHash) -> bool {
         self.get(hash).is_some_and(|update| matches!(update.kind, Kind::Checkpoint(_)))
     }
 
-    pub fn parent(&self, hash: &UpdateHash) -> Option<UpdateHash> {
+    pub(super) fn parent(&self, hash: &UpdateHash) -> Option<UpdateHash> {
         self.updates.get(hash)?.parent.filter(|_| *hash != self.oldest)
     }
 
     /// Returns all updates, each after its parent.
-    pub fn all(&self) -> Vec<&Update> {
+    pub(super) fn all(&self) -> Vec<&Update> {
         let (mut all, mut next) = (Vec::new(), vec![self.oldest]);
         while let Some(hash) = next.pop() {
             all.extend(self.updates.get(&hash));
@@ -79,7 +79,7 @@ impl Chain {
     }
 
     /// Adds a verified update. Its parent must be stored.
-    pub fn insert(&mut self, hash: UpdateHash, update: Update) -> Result<(), VerifyError> {
+    pub(super) fn insert(&mut self, hash: UpdateHash, update: Update) -> Result<(), VerifyError> {
         let parent =
             update.parent.filter(|parent| self.has(parent)).ok_or(VerifyError::NoParent)?;
         let bytes = self.bytes + weight(&update);
@@ -93,7 +93,7 @@ impl Chain {
     }
 
     /// Returns the state after an update.
-    pub fn state_at(&self, hash: &UpdateHash) -> Result<State, VerifyError> {
+    pub(super) fn state_at(&self, hash: &UpdateHash) -> Result<State, VerifyError> {
         let (mut path, mut at) = (Vec::new(), *hash);
         let mut state = loop {
             let update = self.updates.get(&at).ok_or(VerifyError::NoParent)?;
@@ -108,7 +108,7 @@ impl Chain {
     }
 
     /// Returns the active updates, and the state after them.
-    pub fn head(&self) -> Result<(Vec<UpdateHash>, State), VerifyError> {
+    pub(super) fn head(&self) -> Result<(Vec<UpdateHash>, State), VerifyError> {
         let (mut path, mut at) = (vec![self.oldest], self.oldest);
         let mut state = self.state_at(&at)?;
         while let Some((hash, update)) = self.next(&at, &state) {
@@ -130,7 +130,7 @@ impl Chain {
     }
 
     /// If there are many updates, removes those before a checkpoint and their branches.
-    pub fn compact(&mut self, path: &[UpdateHash]) {
+    pub(super) fn compact(&mut self, path: &[UpdateHash]) {
         let settled = path.len().saturating_sub(MIN_RECENT);
         let newest = path[..settled].iter().rev().find(|hash| self.is_checkpoint(hash));
         if let (Some(&oldest), true) = (newest, self.updates.len() > COMPACT_ABOVE) {

@@ -85,10 +85,11 @@ impl Connection {
         loop {
             match body.frame().await {
                 // Ignores trailers.
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => return Ok(data),
-                    Err(_) => {}
-                },
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(data);
+                    }
+                }
                 Some(Err(error)) => return Err(self.error(&error)),
                 None => {
                     return Err(ControlError::ConnectionEnded(

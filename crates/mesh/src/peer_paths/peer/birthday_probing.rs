@@ -38,7 +38,7 @@ use crate::peer_paths::{
 
 /// The state of birthday probing with a peer.
 #[derive(Debug, Default)]
-pub struct BirthdayProbing {
+pub(super) struct BirthdayProbing {
     stage: Stage,
     /// The time since when it is needed.
     wanted: Option<Duration>,
@@ -120,33 +120,33 @@ impl FoundPath {
 
 impl BirthdayProbing {
     /// Received packets were not processed for this time.
-    pub fn handle_stall(&mut self, time: Duration) {
+    pub(super) fn handle_stall(&mut self, time: Duration) {
         if let Stage::Found(FoundPath { unanswered: Some(since), .. }) = &mut self.stage {
             *since += time;
         }
     }
 
     /// Returns whether the state is the initial one.
-    pub fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         matches!(self.stage, Stage::Quiet) && self.last == BirthdayOutcome::default()
     }
 
     /// Returns the time of the next timer.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub(super) fn deadline(&self) -> Option<Duration> {
         self.due
     }
 
     /// Returns the path through an auxiliary socket, if it is proven.
-    pub fn path(&self) -> Option<Path> {
+    pub(super) fn path(&self) -> Option<Path> {
         self.found().and_then(FoundPath::path)
     }
 
-    pub fn latency(&self) -> Option<Duration> {
+    pub(super) fn latency(&self) -> Option<Duration> {
         self.found().and_then(|found| found.latency)
     }
 
     /// Returns the outcome for the view.
-    pub fn view(&self) -> BirthdayOutcome {
+    pub(super) fn view(&self) -> BirthdayOutcome {
         self.last
     }
 
@@ -167,7 +167,7 @@ impl BirthdayProbing {
 
 impl Peer {
     /// Returns the number of the group of auxiliary sockets that are open or being opened.
-    pub fn sockets(&self) -> Option<u32> {
+    pub(crate) fn sockets(&self) -> Option<u32> {
         match &self.birthday.stage {
             Stage::Opening(one) | Stage::Open(one) => Some(one.number),
             Stage::Found(found) => Some(found.socket.number),
@@ -177,7 +177,7 @@ impl Peer {
     }
 
     /// Returns whether datagrams of an auxiliary socket are expected.
-    pub fn expects_socket(&self, socket: AuxiliarySocket) -> bool {
+    pub(crate) fn expects_socket(&self, socket: AuxiliarySocket) -> bool {
         match &self.birthday.stage {
             Stage::Open(one) => one.number == socket.number,
             Stage::Found(found) => found.socket == socket,
@@ -186,7 +186,7 @@ impl Peer {
     }
 
     /// Processes expired timers.
-    pub fn continue_birthday(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn continue_birthday(&mut self, cx: &mut Context<'_>) {
         self.request_if_due(cx);
         let is_reached = self.direct.is_some() || self.relayed.path().is_some();
         let ends = match &self.birthday.stage {
@@ -227,7 +227,7 @@ impl Peer {
     }
 
     /// Resets the state.
-    pub fn reset_birthday(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn reset_birthday(&mut self, cx: &mut Context<'_>) {
         if let Some(number) = self.sockets() {
             cx.emit(Event::CloseSockets(number));
         }
@@ -319,7 +319,7 @@ impl Peer {
     }
 
     /// Processes a message of the peer.
-    pub fn handle_step(&mut self, message: BirthdayMessage, cx: &mut Context<'_>) {
+    pub(crate) fn handle_step(&mut self, message: BirthdayMessage, cx: &mut Context<'_>) {
         let BirthdayMessage { step, number, at } = message;
         match (step, &self.birthday.stage) {
             (BirthdayStep::Request, Stage::Quiet) => self.handle_request(number, at, cx),
@@ -367,7 +367,7 @@ impl Peer {
     }
 
     /// Our sockets are open.
-    pub fn handle_sockets_opened(&mut self, number: u32, count: u16, cx: &mut Context<'_>) {
+    pub(crate) fn handle_sockets_opened(&mut self, number: u32, count: u16, cx: &mut Context<'_>) {
         let Stage::Opening(one) = self.birthday.stage else { return };
         if one.number != number {
             return;
@@ -401,7 +401,7 @@ impl Peer {
     }
 
     /// A ping of the peer reached the main socket. If a probe caused it, no more probes are needed.
-    pub fn handle_usual_ping(&mut self, from: IpAddr, now: Duration) {
+    pub(crate) fn handle_usual_ping(&mut self, from: IpAddr, now: Duration) {
         if let Stage::Probing(one, _) = &self.birthday.stage
             && one.at.ip() == from
         {
@@ -412,7 +412,7 @@ impl Peer {
     }
 
     /// A ping of the peer reached an auxiliary socket.
-    pub fn handle_auxiliary_ping(
+    pub(crate) fn handle_auxiliary_ping(
         &mut self,
         at: SocketAddr,
         socket: AuxiliarySocket,
@@ -437,7 +437,7 @@ impl Peer {
     }
 
     /// A pong was received by an auxiliary socket.
-    pub fn prove_auxiliary(&mut self, number: u32, latency: Duration, cx: &mut Context<'_>) {
+    pub(crate) fn prove_auxiliary(&mut self, number: u32, latency: Duration, cx: &mut Context<'_>) {
         let Some(found) = self.birthday.found_in_group(number) else { return };
         let smooth = found.latency.map_or(latency, |before| (before * 3 + latency) / 4);
         let is_first = found.latency.is_none();
@@ -449,14 +449,14 @@ impl Peer {
     }
 
     /// Data was received by an auxiliary socket.
-    pub fn handle_auxiliary_data(&mut self, number: u32, now: Duration) {
+    pub(crate) fn handle_auxiliary_data(&mut self, number: u32, now: Duration) {
         if let Some(found) = self.birthday.found_in_group(number) {
             (found.alive, found.unanswered) = (now, None);
         }
     }
 
     /// Packets were sent or we moved: pings the path if it showed no sign of life for `after`.
-    pub fn doubt_auxiliary(&mut self, after: Duration, cx: &mut Context<'_>) {
+    pub(crate) fn doubt_auxiliary(&mut self, after: Duration, cx: &mut Context<'_>) {
         let doubted =
             |found: &FoundPath| found.unanswered.is_none() && cx.now >= found.alive + after;
         if self.birthday.found().is_some_and(doubted) {
@@ -471,7 +471,7 @@ impl Peer {
         }
     }
 
-    pub fn ping_auxiliary(&mut self, number: Option<u32>, cx: &mut Context<'_>) {
+    pub(crate) fn ping_auxiliary(&mut self, number: Option<u32>, cx: &mut Context<'_>) {
         let Stage::Found(found) = &mut self.birthday.stage else { return };
         found.pinged = cx.now;
         found.unanswered.get_or_insert(cx.now);

@@ -9,14 +9,14 @@ use crate::peer_paths::PathView;
 
 /// A peer in full or compact form.
 #[derive(Debug)]
-pub enum PeerEntry {
+pub(crate) enum PeerEntry {
     Compact(Box<Compact>),
     Full(Box<Peer>),
 }
 
 /// The state of an unused peer.
 #[derive(Debug)]
-pub struct Compact {
+pub(crate) struct Compact {
     disco: DiscoPublic,
     home: Option<u16>,
     supports_peer_relays: bool,
@@ -25,18 +25,18 @@ pub struct Compact {
 }
 
 impl PeerEntry {
-    pub fn new(key: NodePublic, disco: DiscoPublic) -> Self {
+    pub(crate) fn new(key: NodePublic, disco: DiscoPublic) -> Self {
         Self::Full(Box::new(Peer::new(key, disco)))
     }
 
-    pub fn disco(&self) -> DiscoPublic {
+    pub(crate) fn disco(&self) -> DiscoPublic {
         match self {
             Self::Compact(compact) => compact.disco,
             Self::Full(peer) => peer.disco,
         }
     }
 
-    pub fn full(&self) -> Option<&Peer> {
+    pub(crate) fn full(&self) -> Option<&Peer> {
         match self {
             Self::Compact(_) => None,
             Self::Full(peer) => Some(peer),
@@ -44,7 +44,7 @@ impl PeerEntry {
     }
 
     /// Converts the peer to the full form.
-    pub fn expand(&mut self, key: NodePublic) -> &mut Peer {
+    pub(crate) fn expand(&mut self, key: NodePublic) -> &mut Peer {
         if let Self::Compact(compact) = self {
             *self = Self::Full(Box::new(compact.expand(key)));
         }
@@ -55,7 +55,7 @@ impl PeerEntry {
     }
 
     /// Converts the peer to the compact form, if that form can represent its state.
-    pub fn compact_if_idle(&mut self) {
+    pub(crate) fn compact_if_idle(&mut self) {
         if let Self::Full(peer) = self
             && let Some(compact) = peer.to_compact()
         {
@@ -63,22 +63,22 @@ impl PeerEntry {
         }
     }
 
-    pub fn wants_direct(&self) -> bool {
+    pub(crate) fn wants_direct(&self) -> bool {
         self.full().is_some_and(Peer::wants_direct)
     }
 
-    pub fn has_unknown_home(&self) -> bool {
+    pub(crate) fn has_unknown_home(&self) -> bool {
         match self {
             Self::Compact(compact) => compact.home.is_none(),
             Self::Full(peer) => peer.has_unknown_home(),
         }
     }
 
-    pub fn has_unproven_path(&self) -> bool {
+    pub(crate) fn has_unproven_path(&self) -> bool {
         self.full().is_none_or(Peer::has_unproven_path)
     }
 
-    pub fn view(&self, key: NodePublic) -> PathView {
+    pub(crate) fn view(&self, key: NodePublic) -> PathView {
         match self {
             Self::Compact(compact) => compact.expand(key).view(),
             Self::Full(peer) => peer.view(),

@@ -9,7 +9,7 @@ use crate::peer_paths::{
 };
 
 #[derive(Clone, Copy, Debug)]
-pub struct Direct {
+pub(super) struct Direct {
     pub addr: SocketAddr,
     pub since: Duration,
     pub latency: Duration,
@@ -21,7 +21,7 @@ pub struct Direct {
 
 /// The doubt that a path still works.
 #[derive(Clone, Copy, Debug)]
-pub struct Doubt {
+pub(super) struct Doubt {
     pub since: Duration,
     /// The minimum duration.
     pub patience: Duration,
@@ -31,7 +31,7 @@ pub struct Doubt {
 
 impl Direct {
     /// Creates the path to a candidate that answered.
-    pub fn new(entry: &Entry, now: Duration) -> Self {
+    pub(super) fn new(entry: &Entry, now: Duration) -> Self {
         Self {
             addr: entry.addr,
             since: now,
@@ -43,11 +43,11 @@ impl Direct {
     }
 
     /// Returns whether the answer to the first ping of a doubt is overdue.
-    pub fn is_late(&self, now: Duration) -> bool {
+    pub(super) fn is_late(&self, now: Duration) -> bool {
         self.doubt.is_some_and(|doubt| now >= doubt.since + self.latency * 2)
     }
 
-    pub fn replaces(&self, used: &Self, now: Duration) -> bool {
+    pub(super) fn replaces(&self, used: &Self, now: Duration) -> bool {
         if used.is_late(now) {
             return true;
         }
@@ -56,7 +56,7 @@ impl Direct {
     }
 
     /// Received packets were not processed for this time.
-    pub fn handle_stall(&mut self, time: Duration) {
+    pub(super) fn handle_stall(&mut self, time: Duration) {
         self.alive += time;
         if let Some(doubt) = &mut self.doubt {
             doubt.since += time;
@@ -64,13 +64,13 @@ impl Direct {
     }
 
     /// Returns the time at which the path is lost without a sign of life.
-    pub fn ends(&self) -> Duration {
+    pub(super) fn ends(&self) -> Duration {
         let trust = self.alive + TRUST;
         let answer = self.latency.min(DOUBT_LATENCY) * 3;
         self.doubt.map_or(trust, |doubt| trust.min(doubt.since + doubt.patience.max(answer)))
     }
 
-    pub fn next_ping(&self) -> Duration {
+    pub(super) fn next_ping(&self) -> Duration {
         let pause = match self.doubt {
             Some(_) => DOUBT_PING,
             None if self.alive < self.pinged => HEARTBEAT_RETRY.max(self.latency * 2),

@@ -7,7 +7,7 @@ use crate::peer_paths::{Context, Event, PathView, timing::SESSION};
 
 impl Peer {
     /// Publishes the path if it changed.
-    pub fn publish_path(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn publish_path(&mut self, cx: &mut Context<'_>) {
         let is_up = |region: &u16| !cx.own.relays_down.contains(region);
         let direct = self.direct.map(|direct| Path::Direct(direct.addr));
         let known = self.confirmed_region(cx.now).filter(is_up).map(Path::Relay);
@@ -35,7 +35,7 @@ impl Peer {
         }
     }
 
-    pub fn view(&self) -> PathView {
+    pub(crate) fn view(&self) -> PathView {
         PathView {
             path: self.published.path,
             latency: self

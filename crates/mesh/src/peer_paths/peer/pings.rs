@@ -13,7 +13,7 @@ use crate::peer_paths::{
 
 /// A sent ping.
 #[derive(Clone, Copy, Debug)]
-pub struct Pinged {
+pub(crate) struct Pinged {
     pub tx: TxId,
     pub to: Path,
     pub at: Duration,
@@ -22,7 +22,7 @@ pub struct Pinged {
 }
 
 impl Peer {
-    pub fn ping_for_user(&mut self, number: u32, cx: &mut Context<'_>) -> bool {
+    pub(crate) fn ping_for_user(&mut self, number: u32, cx: &mut Context<'_>) -> bool {
         self.note_sent(cx.now);
         match self.published.path {
             Some(Path::Direct(addr)) => self.ping(addr, Some(number), cx),
@@ -35,11 +35,11 @@ impl Peer {
         self.published.path.is_some()
     }
 
-    pub fn ping(&mut self, addr: SocketAddr, number: Option<u32>, cx: &mut Context<'_>) {
+    pub(crate) fn ping(&mut self, addr: SocketAddr, number: Option<u32>, cx: &mut Context<'_>) {
         self.send_ping(addr, None, number, cx);
     }
 
-    pub fn send_ping(
+    pub(crate) fn send_ping(
         &mut self,
         addr: SocketAddr,
         hops: Option<u8>,
@@ -60,7 +60,7 @@ impl Peer {
         cx.send(To::Udp { addr, source: None, hops }, self.disco, message);
     }
 
-    pub fn ping_by_relay(&mut self, region: u16, number: Option<u32>, cx: &mut Context<'_>) {
+    pub(crate) fn ping_by_relay(&mut self, region: u16, number: Option<u32>, cx: &mut Context<'_>) {
         if self.disco.is_zero() {
             return;
         }
@@ -69,7 +69,7 @@ impl Peer {
         cx.send(To::Relay { region, peer: self.key }, self.disco, message);
     }
 
-    pub fn await_pong(&mut self, ping: Pinged) {
+    pub(crate) fn await_pong(&mut self, ping: Pinged) {
         while self.pings.front().is_some_and(|first| ping.at >= first.at + PING_TIMEOUT)
             || self.pings.len() >= PENDING
         {
@@ -78,7 +78,7 @@ impl Peer {
         self.pings.push_back(ping);
     }
 
-    pub fn awaits(&self, tx: &TxId) -> bool {
+    pub(crate) fn awaits(&self, tx: &TxId) -> bool {
         self.pings.iter().any(|ping| ping.tx == *tx)
     }
 }

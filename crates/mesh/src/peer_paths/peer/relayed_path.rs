@@ -29,7 +29,7 @@ use crate::peer_paths::{
 };
 
 #[derive(Debug, Default)]
-pub struct RelayPath {
+pub(super) struct RelayPath {
     pending: Vec<PendingRequest>,
     bindings: Vec<Binding>,
     used: Option<Used>,
@@ -74,44 +74,44 @@ struct Used {
 
 impl RelayPath {
     /// Resets the state.
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self { calls: self.calls, ..Self::default() };
     }
 
     /// Returns whether no relay was used.
-    pub fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         let Self { pending, bindings, used, requested_at, .. } = self;
         pending.is_empty() && bindings.is_empty() && used.is_none() && requested_at.is_none()
     }
 
     /// Returns the path through a relay, if one is proven.
-    pub fn path(&self) -> Option<Path> {
+    pub(super) fn path(&self) -> Option<Path> {
         self.used.map(|used| Path::PeerRelay { at: used.at, vni: used.vni })
     }
 
-    pub fn latency(&self) -> Option<Duration> {
+    pub(super) fn latency(&self) -> Option<Duration> {
         self.used.map(|used| used.latency)
     }
 
     /// A path was lost: relays are needed earlier.
-    pub fn handle_loss(&mut self, now: Duration) {
+    pub(super) fn handle_loss(&mut self, now: Duration) {
         self.next = self.requested_at.map_or(now, |at| now.max(at + RELAYED_LOST));
     }
 
     /// Received packets were not processed for this time.
-    pub fn handle_stall(&mut self, time: Duration) {
+    pub(super) fn handle_stall(&mut self, time: Duration) {
         if let Some(used) = &mut self.used {
             used.alive += time;
         }
     }
 
     /// Returns the time of the next timer.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub(super) fn deadline(&self) -> Option<Duration> {
         self.due
     }
 
     /// Returns whether a request with this number is pending at the relay.
-    pub fn awaits(&self, server: &NodePublic, generation: u32) -> bool {
+    pub(super) fn awaits(&self, server: &NodePublic, generation: u32) -> bool {
         let is_it =
             |asked: &PendingRequest| asked.generation == generation && asked.relay.node == *server;
         self.pending.iter().any(is_it)
@@ -131,12 +131,12 @@ impl Used {
 
 impl Peer {
     /// Returns whether a request with this number is pending at the node's relay.
-    pub fn has_requested(&self, node: &NodePublic, generation: u32) -> bool {
+    pub(crate) fn has_requested(&self, node: &NodePublic, generation: u32) -> bool {
         self.relayed.awaits(node, generation)
     }
 
     /// Processes expired timers.
-    pub fn continue_peer_relays(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn continue_peer_relays(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         self.relayed.bindings.retain(|binding| now < binding.ends);
         self.relayed.pending.retain(|asked| now < asked.at + ALLOCATE_TIMEOUT);
@@ -201,7 +201,7 @@ impl Peer {
     }
 
     /// A relay returned a new or existing endpoint.
-    pub fn handle_allocated(
+    pub(crate) fn handle_allocated(
         &mut self,
         generation: u32,
         endpoint: &RelayEndpoint,
@@ -219,7 +219,7 @@ impl Peer {
     }
 
     /// The peer requests that we bind to an endpoint.
-    pub fn handle_call_via(&mut self, endpoint: &RelayEndpoint, cx: &mut Context<'_>) {
+    pub(crate) fn handle_call_via(&mut self, endpoint: &RelayEndpoint, cx: &mut Context<'_>) {
         if cx.own.binds && self.is_for_both(endpoint, cx) && self.relayed.calls.admit(cx.now, CALLS)
         {
             self.bind(endpoint, cx);
@@ -262,7 +262,7 @@ impl Peer {
     }
 
     /// A relay checks our address.
-    pub fn handle_challenge(
+    pub(crate) fn handle_challenge(
         &mut self,
         server: DiscoPublic,
         at: SocketAddr,
@@ -285,7 +285,7 @@ impl Peer {
     }
 
     /// The peer pings through a relay, and therefore is bound.
-    pub fn handle_relayed_ping(&mut self, at: SocketAddr, vni: Vni, cx: &mut Context<'_>) {
+    pub(crate) fn handle_relayed_ping(&mut self, at: SocketAddr, vni: Vni, cx: &mut Context<'_>) {
         self.ping_bound(at, vni, cx);
     }
 
@@ -299,7 +299,13 @@ impl Peer {
     }
 
     /// A pong proves the path through a relay.
-    pub fn prove_relayed(&mut self, at: SocketAddr, vni: Vni, latency: Duration, cx: &Context<'_>) {
+    pub(crate) fn prove_relayed(
+        &mut self,
+        at: SocketAddr,
+        vni: Vni,
+        latency: Duration,
+        cx: &Context<'_>,
+    ) {
         if self.relayed.is_at(at, vni)
             && let Some(used) = &mut self.relayed.used
         {
@@ -317,7 +323,7 @@ impl Peer {
     }
 
     /// Data was received through a relay.
-    pub fn handle_relayed_data(&mut self, at: SocketAddr, vni: Vni, now: Duration) {
+    pub(crate) fn handle_relayed_data(&mut self, at: SocketAddr, vni: Vni, now: Duration) {
         if self.relayed.is_at(at, vni)
             && let Some(used) = &mut self.relayed.used
         {
@@ -325,7 +331,7 @@ impl Peer {
         }
     }
 
-    pub fn ping_relayed(
+    pub(crate) fn ping_relayed(
         &mut self,
         at: SocketAddr,
         vni: Vni,

@@ -29,7 +29,7 @@ use crate::peer_paths::{
 };
 
 #[derive(Debug, Default)]
-pub struct Search {
+pub(super) struct Search {
     round: Option<Round>,
     /// The start of the next round, if it is still needed.
     next: Duration,
@@ -68,49 +68,49 @@ enum Stage {
 
 impl Search {
     /// A path is needed now.
-    pub fn want_now(&mut self, now: Duration) {
+    pub(super) fn want_now(&mut self, now: Duration) {
         self.next = now;
         self.rounds = 0;
     }
 
     /// A round that did not start until `now` waits until a path is needed again.
-    pub fn rest(&mut self, now: Duration) {
+    pub(super) fn rest(&mut self, now: Duration) {
         self.next = self.next.max(now);
     }
 
-    pub fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self { calls: self.calls, recalls: self.recalls, ..Self::default() };
     }
 
     /// A path was found. The round continues until each candidate was tried.
-    pub fn handle_path(&mut self, now: Duration) {
+    pub(super) fn handle_path(&mut self, now: Duration) {
         self.next = now + BETTER;
         self.rounds = 0;
         self.round.take_if(|round| matches!(round.stage, Stage::Pinging(1..)));
     }
 
     /// Returns whether the last search failed.
-    pub fn has_failed(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         self.round.is_none() && self.rounds > 0
     }
 
     /// Returns whether the peer was never searched.
-    pub fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.round.is_none() && self.called.is_none() && self.rounds == 0
     }
 
-    pub fn rounds(&self) -> u8 {
+    pub(super) fn rounds(&self) -> u8 {
         self.rounds
     }
 }
 
 impl Peer {
-    pub fn wants_direct(&self) -> bool {
+    pub(crate) fn wants_direct(&self) -> bool {
         self.search.round.is_some() || self.direct.is_none() && self.activity.sent.is_some()
     }
 
     /// We have new endpoints that the peer does not know.
-    pub fn handle_new_endpoints(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn handle_new_endpoints(&mut self, cx: &mut Context<'_>) {
         let called = self.search.called.is_some() && self.direct.is_none();
         if called && self.search.recalls.admit(cx.now, RECALLS) {
             match self.search.round {
@@ -124,7 +124,7 @@ impl Peer {
 
     /// The peer calls. It has sent packets to our known endpoints, so that its pinholes for them
     /// are open.
-    pub fn handle_call(&mut self, endpoints: &[SocketAddr], cx: &mut Context<'_>) {
+    pub(crate) fn handle_call(&mut self, endpoints: &[SocketAddr], cx: &mut Context<'_>) {
         self.activity.called = Some(cx.now);
         let used = self.direct.map(|direct| direct.addr);
         self.candidates.set_call(endpoints, used);
@@ -154,7 +154,7 @@ impl Peer {
                     Stage::Pinging(0) => {}
                     Stage::Pinging(_) => (*stage, *until) = (Stage::Pinging(0), cx.now),
                     Stage::AwaitingCall => {
-                        (*stage, *until) = (Stage::Refresh, cx.now + REFRESH_WAIT)
+                        (*stage, *until) = (Stage::Refresh, cx.now + REFRESH_WAIT);
                     }
                     _ => {}
                 }
@@ -170,7 +170,7 @@ impl Peer {
     }
 
     /// Everything that we sent through the relay before `sent` has arrived.
-    pub fn handle_relay_pong(&mut self, sent: Duration, cx: &mut Context<'_>) {
+    pub(crate) fn handle_relay_pong(&mut self, sent: Duration, cx: &mut Context<'_>) {
         let Some(round) = self.search.round else { return };
         match round.stage {
             Stage::AwaitingCall => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
@@ -185,7 +185,7 @@ impl Peer {
     }
 
     /// The peer pings through the relay, because it lacks a direct path.
-    pub fn handle_relay_ping(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn handle_relay_ping(&mut self, cx: &mut Context<'_>) {
         if self.direct.is_none()
             && self.search.round.is_none()
             && self.search.called.is_none_or(|called| cx.now >= called + AGAIN)
@@ -197,7 +197,7 @@ impl Peer {
     }
 
     /// Starts a round if it is needed and due.
-    pub fn search_if_due(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn search_if_due(&mut self, cx: &mut Context<'_>) {
         if self.is_active(cx.now)
             && self.search.round.is_none()
             && self.wants_better()
@@ -216,7 +216,7 @@ impl Peer {
                 .is_none_or(|direct| direct.doubt.is_some() || direct.latency > GOOD_ENOUGH)
     }
 
-    pub fn search_deadline(&self) -> Option<Duration> {
+    pub(crate) fn search_deadline(&self) -> Option<Duration> {
         let Some(round) = self.search.round else {
             let next = self.search.next;
             return (self.wants_better() && next < self.active_until()).then_some(next);
@@ -258,7 +258,7 @@ impl Peer {
     }
 
     /// Processes the stages of the round that are due.
-    pub fn continue_round(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn continue_round(&mut self, cx: &mut Context<'_>) {
         while let Some(round) = self.search.round {
             let due = cx.now >= round.until;
             match round.stage {
@@ -271,7 +271,7 @@ impl Peer {
                     self.ping_unanswered(round.began, cx);
                     match TRIES.get(tries + 1) {
                         Some(at) => {
-                            self.set_stage(Stage::Pinging(tries + 1), cx.now + *at - TRIES[tries])
+                            self.set_stage(Stage::Pinging(tries + 1), cx.now + *at - TRIES[tries]);
                         }
                         None => self.search.round = None,
                     }
