@@ -58,36 +58,36 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::netstack::netstack;
-pub(crate) use self::policy::policy;
-pub(crate) use coalesce::coalesce;
+pub use self::netstack::netstack;
+pub use self::policy::policy;
+pub use coalesce::coalesce;
 use config::{
     conf::{self, Conf},
     uapi::{DeviceState, Request},
 };
-pub(crate) use coordinator_requests::coordinator_requests;
+pub use coordinator_requests::coordinator_requests;
 use crypto::aead::{Key, Open, Seal, TAG_LEN, Variant, spec as rfc8439};
-pub(crate) use delivery::delivery;
-pub(crate) use helper::helper;
+pub use delivery::delivery;
+pub use helper::helper;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-pub(crate) use lines::{guardian_line, namespace_line};
-pub(crate) use magic_dns::magic_dns;
-pub(crate) use network_map::network_map;
+pub use lines::{guardian_line, namespace_line};
+pub use magic_dns::magic_dns;
+pub use network_map::network_map;
 use packet::{
     Ecn, Endpoint,
     ip::{IpHeader, set_ecn},
 };
-pub(crate) use peer_relay::peer_relay;
-pub(crate) use portmap::portmap;
-pub(crate) use proxy::{dns, http, socks};
+pub use peer_relay::peer_relay;
+pub use portmap::portmap;
+pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
-pub(crate) use relays::{derp_frames, disco, stun};
-pub(crate) use segment::segment;
-pub(crate) use streams::streams;
-pub(crate) use tailnet_lock::tailnet_lock;
-pub(crate) use ts2021::{ts2021_records, ts2021_stream};
-pub(crate) use tsmp::tsmp;
-pub(crate) use upnp::upnp;
+pub use relays::{derp_frames, disco, stun};
+pub use segment::segment;
+pub use streams::streams;
+pub use tailnet_lock::tailnet_lock;
+pub use ts2021::{ts2021_records, ts2021_stream};
+pub use tsmp::tsmp;
+pub use upnp::upnp;
 use wg::{
     AllowedIps, Control, ExchangeMessage, Now, OutboundNotice, Peer, PresharedKey, PrivateKey,
     Probe, PublicKey, ReceivedMessages, ReplayFilter, SentDatagrams, Time,
@@ -116,7 +116,7 @@ fn steps(mut data: &[u8], most: usize, mut run: impl FnMut(u8, &mut &[u8])) {
 }
 
 /// Compares each variant, and the one that is chosen at run time, with the specification.
-pub(crate) fn aead(data: &[u8]) {
+pub fn aead(data: &[u8]) {
     let mut rest = data;
     let mut packets = Vec::new();
     while !rest.is_empty() && packets.len() < 40 {
@@ -170,7 +170,7 @@ fn batch(variant: Option<Variant>, packets: &[Sealed]) {
 }
 
 /// Parses an IP header and changes its ECN bits.
-pub(crate) fn ip_header(data: &[u8]) {
+pub fn ip_header(data: &[u8]) {
     let Ok(header) = IpHeader::parse(data) else { return };
     assert!(header.total_len <= data.len());
     let sum = |bytes: &[u8]| {
@@ -192,7 +192,7 @@ pub(crate) fn ip_header(data: &[u8]) {
 }
 
 /// Messages of the post-quantum exchange: a parsed message encodes to the same bytes.
-pub(crate) fn exchange_message(data: &[u8]) {
+pub fn exchange_message(data: &[u8]) {
     if let Some(message) = ExchangeMessage::parse(data) {
         let mut written = vec![0xff; message.plaintext_len()];
         message.write(&mut written);
@@ -202,7 +202,7 @@ pub(crate) fn exchange_message(data: &[u8]) {
 }
 
 /// Messages on the wire: a parsed message encodes to the same bytes.
-pub(crate) fn message(data: &[u8]) {
+pub fn message(data: &[u8]) {
     // Compares everything but the MACs.
     let same = |encoded: Handshake, macs: usize| {
         let covered = data.len() - macs;
@@ -239,7 +239,7 @@ pub(crate) fn message(data: &[u8]) {
 
 /// Two devices, driven by a program of one-byte steps, so that the fuzzer reaches the code behind a
 /// valid MAC.
-pub(crate) fn control(data: &[u8]) {
+pub fn control(data: &[u8]) {
     let mut pair = Pair::new();
     steps(data, 200, |step, rest| {
         pair.step(step, rest);
@@ -452,7 +452,7 @@ fn inner(id: usize) -> IpAddr {
 }
 
 /// Compares the table of allowed IPs with a linear search.
-pub(crate) fn allowed_ips(data: &[u8]) {
+pub fn allowed_ips(data: &[u8]) {
     let mut table = AllowedIps::default();
     let mut model: HashMap<IpNet, u8> = HashMap::new();
     let mut rest = data;
@@ -492,7 +492,7 @@ fn take_net(rest: &mut &[u8], step: u8) -> IpNet {
 }
 
 /// Compares the replay filter with a set of all counters.
-pub(crate) fn replay_filter(data: &[u8]) {
+pub fn replay_filter(data: &[u8]) {
     let mut filter = ReplayFilter::default();
     let mut seen = BTreeSet::new();
     let mut at = 0u64;
@@ -518,7 +518,7 @@ pub(crate) fn replay_filter(data: &[u8]) {
 }
 
 /// Keys as text: a parsed key is written as the same text.
-pub(crate) fn key_text(data: &[u8]) {
+pub fn key_text(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     if let Ok(key) = PublicKey::from_base64(text) {
         assert_eq!(key.to_base64(), text);
@@ -542,7 +542,7 @@ pub(crate) fn key_text(data: &[u8]) {
 }
 
 /// Parses a request of the cross-platform userspace protocol.
-pub(crate) fn uapi_request(data: &[u8]) {
+pub fn uapi_request(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     match Request::parse(text) {
         Ok(Request::Set(change)) => {
@@ -562,7 +562,7 @@ pub(crate) fn uapi_request(data: &[u8]) {
 }
 
 /// Parses a file of wg-quick(8): it can be written, and parses to the same.
-pub(crate) fn conf_file(data: &[u8]) {
+pub fn conf_file(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let conf = match Conf::parse("wg0.conf", text) {
         Ok(conf) => conf,

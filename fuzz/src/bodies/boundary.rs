@@ -19,7 +19,7 @@ const MTU: u16 = 1420;
 /// Limit of the streams' buffers in bytes.
 const MEMORY: usize = 1 << 20;
 
-pub(super) struct Boundary {
+pub struct Boundary {
     pub stack: Stack,
     recv: StackRecv,
     send: StackSend,
@@ -28,7 +28,7 @@ pub(super) struct Boundary {
 }
 
 impl Boundary {
-    pub(super) fn new(addresses: Vec<IpAddr>, secret: u128, nanos: &Arc<AtomicU64>) -> Self {
+    pub fn new(addresses: Vec<IpAddr>, secret: u128, nanos: &Arc<AtomicU64>) -> Self {
         let time = nanos.clone();
         let (stack, recv, send) = Stack::new(Config {
             addresses,
@@ -44,7 +44,7 @@ impl Boundary {
 
     /// Delivers the first packets in one batch, as many as one datagram slot holds, and returns
     /// their number. Invalid IP packets are dropped, as behind an engine.
-    pub(super) fn deliver<'a>(&mut self, packets: impl IntoIterator<Item = &'a Vec<u8>>) -> usize {
+    pub fn deliver<'a>(&mut self, packets: impl IntoIterator<Item = &'a Vec<u8>>) -> usize {
         self.arrivals.clear();
         let slot = self.arrivals.slots_mut().next().expect("there is a slot");
         let (mut read, mut taken, mut at) = (Vec::new(), 0, 0);
@@ -62,7 +62,7 @@ impl Boundary {
     }
 
     /// Takes the stack's packets one by one.
-    pub(super) fn collect(&mut self, mut each: impl FnMut(Vec<u8>)) {
+    pub fn collect(&mut self, mut each: impl FnMut(Vec<u8>)) {
         for _ in 0..50 {
             self.batch.clear();
             self.recv.recv(&mut self.batch, false).expect("the stack is there");
@@ -86,7 +86,7 @@ impl Boundary {
 }
 
 /// A packet of a protocol from one address to another.
-pub(super) fn ipv4(protocol: u8, (from, to): ([u8; 4], [u8; 4]), payload: &[u8]) -> Vec<u8> {
+pub fn ipv4(protocol: u8, (from, to): ([u8; 4], [u8; 4]), payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
     packet.extend(from);
     packet.extend(to);

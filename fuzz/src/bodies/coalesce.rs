@@ -17,7 +17,7 @@ const PACKETS: usize = 160;
 const BYTES: usize = 150_000;
 
 /// The output, split by the oracle, equals the input.
-pub(crate) fn coalesce(data: &[u8]) {
+pub fn coalesce(data: &[u8]) {
     let mut rest = data;
     let [which] = take(&mut rest);
     let which = Coalesce { tcp: which & 1 == 0, udp: which & 2 == 0 };

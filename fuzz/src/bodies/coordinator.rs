@@ -16,7 +16,7 @@ const KEY: [u8; 38] = [1; 38];
 
 /// Machines register, update their state and follow the map; each request is a line. The stored
 /// state must be bounded and loadable, and every frame and answer must be JSON.
-pub(crate) fn coordinator_requests(data: &[u8]) {
+pub fn coordinator_requests(data: &[u8]) {
     let mut state = State::new(Settings::default());
     let user = User { name: "a".into(), ..User::default() };
     let user = state.create_user(user, NOW).expect("no other user has the name").id;

@@ -49,7 +49,7 @@ const NETS: [&str; 2] = ["10.10.10.0/25", "a0a:a0a:a0a:a0a:a0a:a0a:a0a:a00/121"]
 
 /// Allowed packets reach the device unchanged and in order, with a valid virtio-net header,
 /// whatever errors the device returns. All other packets are dropped and counted.
-pub(crate) fn delivery(data: &[u8]) {
+pub fn delivery(data: &[u8]) {
     let mut rest = data;
     let mut tunnel = Tunnel::new();
     let mut sender = Sender::default();

@@ -26,7 +26,7 @@ const LINE: usize = 48 * 1024;
 const MESSAGE: usize = 6;
 
 /// The line to a guardian: messages and arbitrary bytes.
-pub(crate) fn guardian_line(data: &[u8]) {
+pub fn guardian_line(data: &[u8]) {
     let Some(Rehearsal { job, conf, steps: steps_done }) = read_messages(&line_of(data)) else {
         return;
     };
@@ -87,7 +87,7 @@ fn line_of(mut data: &[u8]) -> Vec<u8> {
 
 /// Both ends of the line to a namespace's child: messages with descriptors to the peer, and
 /// requests to the child.
-pub(crate) fn namespace_line(data: &[u8]) {
+pub fn namespace_line(data: &[u8]) {
     let (ours, theirs) = line();
     let ends = [&ours, &theirs].map(target);
     let mut requests = 0;

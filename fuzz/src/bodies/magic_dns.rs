@@ -27,7 +27,7 @@ fn names() -> Names {
 }
 
 /// A query, and a reply to it if it is forwarded.
-pub(crate) fn magic_dns(data: &[u8]) {
+pub fn magic_dns(data: &[u8]) {
     let mut rest = data;
     let [flags, query_len] = take(&mut rest);
     let transport = if flags & 1 == 0 { Transport::Udp } else { Transport::Tcp };

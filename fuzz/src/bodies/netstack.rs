@@ -26,7 +26,7 @@ const PEER: [u8; 4] = [10, 0, 0, 2];
 const PEER_MSS: usize = 700;
 
 /// Packets, segments close to valid ones, calls and time, in any order.
-pub(crate) fn netstack(data: &[u8]) {
+pub fn netstack(data: &[u8]) {
     let mut scene = Scene::new();
     steps(data, 300, |step, rest| {
         scene.step(step, rest);

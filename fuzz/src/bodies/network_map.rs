@@ -14,7 +14,7 @@ use super::take;
 
 /// A stream of responses, one per line. The map must stay consistent, load from its cache, and give
 /// consistent settings.
-pub(crate) fn network_map(data: &[u8]) {
+pub fn network_map(data: &[u8]) {
     let mut rest = data;
     let [flags] = take(&mut rest);
     let prefs = preferences(flags);

@@ -16,7 +16,7 @@ use super::{steps, take};
 /// A relay with three clients, two of which share an endpoint: valid and invalid binds from several
 /// addresses, garbage, data and time. The relay never sends a client its own packet, more bytes
 /// than it received, or anything before the client returned a challenge from that address.
-pub(crate) fn peer_relay(data: &[u8]) {
+pub fn peer_relay(data: &[u8]) {
     if let Some(header) = Geneve::read(data) {
         assert_eq!(header.bytes()[..], data[..GENEVE_LEN]);
     }

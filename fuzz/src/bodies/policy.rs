@@ -14,7 +14,7 @@ const NETWORK: &str = r#"{
 }"#;
 
 /// Every error names an existing line, visibility is mutual, and no rule is empty.
-pub(crate) fn policy(data: &[u8]) {
+pub fn policy(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = text.lines().count().max(1) + 1;
     let policy = match Policy::parse(text) {

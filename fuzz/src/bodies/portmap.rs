@@ -14,7 +14,7 @@ const NONCE: Nonce = Nonce([9; 12]);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Any datagram, and a mapper that receives such datagrams while time passes.
-pub(crate) fn portmap(data: &[u8]) {
+pub fn portmap(data: &[u8]) {
     if let Some(Response::PcpMap { nonce, external, .. }) = Response::read(data) {
         assert!(data.len() >= 60 && data.len() <= LONGEST);
         assert_eq!(data[24..36], nonce.0);

@@ -37,7 +37,7 @@ fn pieces(bytes: &[u8], seed: u8) -> impl Iterator<Item = &[u8]> {
 }
 
 /// A client of the SOCKS5 proxy, whole and in pieces, and one of its datagrams.
-pub(crate) fn socks(data: &[u8]) {
+pub fn socks(data: &[u8]) {
     let mut rest = data;
     let [flags, seed] = take(&mut rest);
     let users = users(flags);
@@ -99,7 +99,7 @@ fn check_target(target: &Target) {
 
 /// A client of the HTTP proxy. The origin gets exactly one unambiguous request without the proxy's
 /// fields, and a body ends in one place.
-pub(crate) fn http(data: &[u8]) {
+pub fn http(data: &[u8]) {
     let mut rest = data;
     let [flags, seed, cut, more] = take(&mut rest);
     if flags & 0x80 != 0 {
@@ -281,7 +281,7 @@ fn check_body(bytes: &[u8], seed: u8, mut whole: Body, mut cut: Body) {
 }
 
 /// An answer of a name server: arbitrary, or to a question.
-pub(crate) fn dns(data: &[u8]) {
+pub fn dns(data: &[u8]) {
     let mut rest = data;
     let [kind, name_len, flags, count] = take(&mut rest);
     let record = if kind & 1 == 0 { Record::A } else { Record::Aaaa };

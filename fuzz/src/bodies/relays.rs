@@ -51,7 +51,7 @@ fn frames(mut stream: &[u8], pieces: &[u8]) -> (Vec<(u8, Vec<u8>)>, Option<Frame
 
 /// Frames and garbage on one stream: any division into pieces gives the same frames, and written
 /// frames come first.
-pub(crate) fn derp_frames(data: &[u8]) {
+pub fn derp_frames(data: &[u8]) {
     let key = RelayKey::new(Box::new([9; 32].into()));
     assert_eq!(key.open_login(data), None, "it was not sealed");
     let mut rest = data;
@@ -86,7 +86,7 @@ pub(crate) fn derp_frames(data: &[u8]) {
 }
 
 /// A message is read, written and sealed; and garbage as a datagram.
-pub(crate) fn disco(data: &[u8]) {
+pub fn disco(data: &[u8]) {
     let disco = |byte: u8| Disco::new(DiscoKey::new(Box::new([byte; 32].into())));
     let (mut ours, mut theirs) = (disco(1), disco(2));
     assert!(theirs.open(data).is_err(), "it was not sealed");
@@ -105,7 +105,7 @@ pub(crate) fn disco(data: &[u8]) {
 }
 
 /// Any datagram, and any attributes of a success response.
-pub(crate) fn stun(data: &[u8]) {
+pub fn stun(data: &[u8]) {
     if let Ok((tx, _)) = stun::read_response(data) {
         assert!(stun::is_stun(data) && data[8..20] == tx);
         assert!(stun::read_response(&stun::request(tx)).is_err(), "a request is not a response");

@@ -14,7 +14,7 @@ const SEGMENTS: usize = 500;
 
 /// A packet with its virtio-net header, raw or built from fields. It is refused, or its segments
 /// equal those of the oracle.
-pub(crate) fn segment(data: &[u8]) {
+pub fn segment(data: &[u8]) {
     let mut rest = data;
     let [how] = take(&mut rest);
     let mut written = if how & 1 == 0 { rest.to_vec() } else { made(&mut rest, how & 2 != 0) };

@@ -35,7 +35,7 @@ const STREAMS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(55);
 
 /// Calls, time, and faults of the network, in any order.
-pub(crate) fn streams(data: &[u8]) {
+pub fn streams(data: &[u8]) {
     let mut world = World::new();
     steps(data, 200, |step, rest| {
         world.step(step, rest);

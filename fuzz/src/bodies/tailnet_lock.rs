@@ -13,7 +13,7 @@ use super::take;
 
 /// A checkpoint, further updates, and signatures, each behind its length. The stored chain can be
 /// restored, and refused input changes nothing.
-pub(crate) fn tailnet_lock(data: &[u8]) {
+pub fn tailnet_lock(data: &[u8]) {
     let mut rest = data;
     let mut next = || {
         let [low, high] = take(&mut rest);

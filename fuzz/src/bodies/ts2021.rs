@@ -18,7 +18,7 @@ use super::{steps, take};
 
 /// Records and garbage on one stream, delivered in pieces: the output equals the sealed records, up
 /// to the first invalid one.
-pub(crate) fn ts2021_records(data: &[u8]) {
+pub fn ts2021_records(data: &[u8]) {
     let key = [7; 32].into();
     let (mut sealer, mut opener) = (Sealer::new(&key), Opener::new(&key));
     let (mut wire, mut sealed, mut is_whole) = (Vec::new(), Vec::new(), true);
@@ -68,7 +68,7 @@ pub(crate) fn ts2021_records(data: &[u8]) {
 }
 
 /// A stream gives the same payload, frames and answers in any pieces.
-pub(crate) fn ts2021_stream(data: &[u8]) {
+pub fn ts2021_stream(data: &[u8]) {
     let key = MachineKey::new(Box::new([9; 32].into()));
     assert!(Response::new(&key, data, [4; 32].into()).is_err(), "it is not a member's message");
     let mut stream = data;

@@ -7,7 +7,7 @@ use tailnet::tsmp::{self, LONGEST, Message, Tsmp};
 use super::take;
 
 /// Any packet, and any message behind valid headers.
-pub(crate) fn tsmp(data: &[u8]) {
+pub fn tsmp(data: &[u8]) {
     look(data);
     let mut rest = data;
     let [v6, fragment, ..]: [u8; 4] = take(&mut rest);

@@ -8,7 +8,7 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 
 /// Any datagram that answers a search, any description, any answer: their URLs always refer to the
 /// gateway itself.
-pub(crate) fn upnp(data: &[u8]) {
+pub fn upnp(data: &[u8]) {
     let is_target = |place: &HttpLocation| {
         let ascii = place.path.bytes().all(|byte| byte.is_ascii_graphic());
         assert!(place.path.starts_with('/') && place.path.len() <= 512 && ascii && place.port != 0);

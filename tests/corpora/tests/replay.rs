@@ -1,5 +1,6 @@
 //! Replays every input of the corpora with the bodies of the fuzz targets in `fuzz/`.
 
+#[expect(unreachable_pub, reason = "the fuzz targets use the same file from another crate")]
 #[path = "../../../fuzz/src/bodies.rs"]
 mod bodies;
 
