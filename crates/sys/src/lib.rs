@@ -23,6 +23,7 @@
 //!   watch        waits until a file is deleted or replaced
 //!   file_changes reports that a file was written or replaced
 //!   errno        error numbers, for all crates above
+//!   prometheus   metrics as text, for both daemons
 //!   poll, wake, clock, time                  waiting, and the time
 //! ```
 //!
@@ -51,6 +52,7 @@ pub mod opened_file;
 pub mod poll;
 pub mod probe;
 pub mod process;
+pub mod prometheus;
 pub mod resolve;
 mod socket_file;
 pub mod splice;

@@ -1,16 +1,16 @@
-//! The text format of Prometheus
-//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
+//! The metrics of a node as text.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 
 use engine::HistogramSnapshot;
+use sys::prometheus::MetricsText;
 use wg::{DropReason, config::PeerState};
 
 use node::Node;
 
 /// All counters of a node.
 pub(super) fn write(node: &Node) -> String {
-    let mut text = Text { text: String::new(), interface: node.info().name.clone() };
+    let mut text = Text::new(&node.info().name);
     text.build(env!("CARGO_PKG_VERSION"), &crypto::aead::variant());
     text.drops(DropReason::ALL.iter().map(|&reason| (reason.name(), node.drops(reason))));
     let socket = node.socket();
@@ -32,7 +32,7 @@ pub(super) fn write(node: &Node) -> String {
     text.histogram("queue_seconds", QUEUE, &load.queued.snapshot(), 1e6);
     text.handshakes(node.handshakes().answered(), node.handshakes().micros());
     text.peers(&node.state().peers);
-    text.text
+    text.0.as_str().to_owned()
 }
 
 const SOCKET_OVERFLOW: &str =
@@ -40,10 +40,9 @@ const SOCKET_OVERFLOW: &str =
 const SOCKET_TRUNCATED: &str =
     "Datagrams dropped because they were longer than any WireGuard datagram.";
 const SOCKET_BUFFER: &str = "Size of the receive buffer; 0 without a socket.";
-const CHANCE_SOCKETS: &str = "Sockets opened to meet peers of a tailnet by chance, behind a NAT \
-                              that gives each destination another port.";
-const CHANCE_MET: &str = "Those that a peer's call met.";
-const CHANCE_CALLS: &str = "Ports called to meet peers by chance that are behind such a NAT.";
+const CHANCE_SOCKETS: &str = "Sockets opened for birthday probing of peers in a tailnet.";
+const CHANCE_MET: &str = "Those that received a peer's probe.";
+const CHANCE_CALLS: &str = "Ports probed to find such a socket of a peer.";
 const OFFLOAD_WANTED: &str = "Whether an offload of the kernel is enabled.";
 const OFFLOAD_DEMOTIONS: &str =
     "Number of times that the kernel refused an offload and the plain path was used.";
@@ -58,29 +57,16 @@ const PATH_MTU: &str =
 const POST_QUANTUM: &str = "Time since 1970 at which the post-quantum secret of a peer's session was \
 agreed on; 0 without such a secret.";
 
-struct Text {
-    text: String,
-    interface: String,
-}
+struct Text(MetricsText);
 
 impl Text {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string does not fail.
-        let _ = writeln!(self.text, "# HELP linerate_{name} {help}\n# TYPE linerate_{name} {kind}");
-    }
-
-    /// Writes a sample; `labels` follow that of the interface.
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let _ = write!(self.text, "linerate_{name}{{interface=\"{}\"", escaped(&self.interface));
-        for (label, of) in labels {
-            let _ = write!(self.text, ",{label}=\"{}\"", escaped(of));
-        }
-        let _ = writeln!(self.text, "}} {value}");
+    fn new(interface: &str) -> Self {
+        Self(MetricsText::new("linerate_", &[("interface", interface)]))
     }
 
     fn single(&mut self, name: &str, kind: &str, help: &str, value: u64) {
-        self.head(name, kind, help);
-        self.sample(name, &[], value);
+        self.0.head(name, kind, help);
+        self.0.sample(name, &[], value);
     }
 
     fn labelled<'a>(
@@ -91,15 +77,15 @@ impl Text {
         label: &str,
         values: impl IntoIterator<Item = (&'a str, u64)>,
     ) {
-        self.head(name, kind, help);
+        self.0.head(name, kind, help);
         for (of, value) in values {
-            self.sample(name, &[(label, of)], value);
+            self.0.sample(name, &[(label, of)], value);
         }
     }
 
     fn build(&mut self, version: &str, aead: &impl Display) {
-        self.head("info", "gauge", "Version, and implementation of the encryption.");
-        self.sample("info", &[("version", version), ("aead", &aead.to_string())], 1);
+        self.0.head("info", "gauge", "Version, and implementation of the encryption.");
+        self.0.sample("info", &[("version", version), ("aead", &aead.to_string())], 1);
     }
 
     fn drops<'a>(&mut self, drops: impl Iterator<Item = (&'a str, u64)>) {
@@ -109,21 +95,15 @@ impl Text {
 
     /// Writes a histogram. Values are divided by `unit`.
     fn histogram(&mut self, name: &str, help: &str, counted: &HistogramSnapshot, unit: f64) {
-        self.head(name, "histogram", help);
-        let bucket = format!("{name}_bucket");
-        for (bound, count) in &counted.buckets {
-            let bound = (*bound as f64 / unit).to_string();
-            self.sample(&bucket, &[("le", &bound)], count);
-        }
-        self.sample(&bucket, &[("le", "+Inf")], counted.count);
-        self.sample(&format!("{name}_sum"), &[], counted.sum as f64 / unit);
-        self.sample(&format!("{name}_count"), &[], counted.count);
+        self.0.head(name, "histogram", help);
+        let buckets = counted.buckets.iter().map(|(bound, count)| (*bound as f64 / unit, *count));
+        self.0.histogram(name, &[], buckets, (counted.count, counted.sum as f64 / unit));
     }
 
     fn handshakes(&mut self, answered: u64, micros: u64) {
-        self.head("handshake_seconds", "summary", HANDSHAKES);
-        self.sample("handshake_seconds_sum", &[], micros as f64 / 1e6);
-        self.sample("handshake_seconds_count", &[], answered);
+        self.0.head("handshake_seconds", "summary", HANDSHAKES);
+        self.0.sample("handshake_seconds_sum", &[], micros as f64 / 1e6);
+        self.0.sample("handshake_seconds_count", &[], answered);
     }
 
     fn peers(&mut self, peers: &[PeerState]) {
@@ -155,25 +135,16 @@ impl Text {
     }
 }
 
-/// Escapes the value of a label. The name of an interface may contain a quotation mark.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text() -> Text {
-        Text { text: String::new(), interface: "w\"g\\0".into() }
-    }
-
     #[test]
     fn sample_has_escaped_labels() {
-        let mut text = text();
+        let mut text = Text::new("w\"g\\0");
         text.drops([("in_forged", 3), ("in_replayed", u64::MAX)].into_iter());
         assert_eq!(
-            text.text,
+            text.0.as_str(),
             "# HELP linerate_drops_total Dropped packets, by reason.\n\
              # TYPE linerate_drops_total counter\n\
              linerate_drops_total{interface=\"w\\\"g\\\\0\",reason=\"in_forged\"} 3\n\
@@ -184,11 +155,11 @@ mod tests {
 
     #[test]
     fn histogram_is_cumulative_and_in_its_unit() {
-        let mut text = Text { interface: "wg0".into(), ..text() };
+        let mut text = Text::new("wg0");
         let counted =
             HistogramSnapshot { buckets: vec![(10, 1), (5_000, 3)], count: 4, sum: 2_000_500 };
         text.histogram("queue_seconds", "h", &counted, 1e6);
-        let samples: Vec<&str> = text.text.lines().skip(2).collect();
+        let samples: Vec<&str> = text.0.as_str().lines().skip(2).collect();
         assert_eq!(
             samples,
             [
@@ -207,10 +178,11 @@ mod tests {
             post_quantum,
             ..PeerState::new(wg::PublicKey::from([key; 32]))
         };
-        let mut text = Text { interface: "wg0".into(), ..text() };
+        let mut text = Text::new("wg0");
         text.peers(&[peer(1, Some(std::time::Duration::from_millis(1_700))), peer(2, None)]);
         let values: Vec<&str> = text
-            .text
+            .0
+            .as_str()
             .lines()
             .filter(|line| line.starts_with("linerate_peer_post_quantum_timestamp_seconds{"))
             .filter_map(|line| line.split(' ').next_back())
@@ -224,9 +196,10 @@ mod tests {
             path_mtu,
             ..PeerState::new(wg::PublicKey::from([key; 32]))
         };
-        let mut text = Text { interface: "wg0".into(), ..text() };
+        let mut text = Text::new("wg0");
         text.peers(&[peer(1, Some(1230)), peer(2, None)]);
-        let lines: Vec<&str> = text.text.lines().filter(|line| line.contains("path_mtu")).collect();
+        let lines: Vec<&str> =
+            text.0.as_str().lines().filter(|line| line.contains("path_mtu")).collect();
         let [_, kind, first, second] = lines.as_slice() else { panic!("{lines:?}") };
         assert_eq!(*kind, "# TYPE linerate_peer_path_mtu_bytes gauge");
         for (line, key, value) in [(first, 1, "1230"), (second, 2, "0")] {

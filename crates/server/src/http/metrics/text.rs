@@ -1,7 +1,8 @@
-//! Prometheus's text format
-//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
+//! The metrics of a server as text.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
+
+use sys::prometheus::MetricsText;
 
 use crate::{
     network::counters::{Counters, Histogram, STUN},
@@ -12,13 +13,13 @@ use crate::{
 pub(super) fn write(tenants: &Tenants) -> String {
     let tenants: Vec<TenantMetrics<'_>> =
         tenants.all().iter().filter_map(|slot| TenantMetrics::new(slot)).collect();
-    let mut text = Text::default();
-    text.head("info", "gauge", "Version of the server.");
-    text.sample("info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let mut text = Text::new();
+    text.0.head("info", "gauge", "Version of the server.");
+    text.0.sample("info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.all(&tenants);
-    text.head("stun_answers_total", "counter", "Answers to STUN requests.");
-    text.sample("stun_answers_total", &[], STUN.read());
-    text.0
+    text.0.head("stun_answers_total", "counter", "Answers to STUN requests.");
+    text.0.sample("stun_answers_total", &[], STUN.read());
+    text.0.as_str().to_owned()
 }
 
 /// Values of a network. The one of the top level has no label, to be compatible with servers of
@@ -54,25 +55,11 @@ impl<'a> TenantMetrics<'a> {
     }
 }
 
-#[derive(Default)]
-struct Text(String);
+struct Text(MetricsText);
 
 impl Text {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            self.0,
-            "# HELP linerate_server_{name} {help}\n# TYPE linerate_server_{name} {kind}"
-        );
-    }
-
-    /// Writes a sample. The values of labels need no escaping.
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let _ = write!(self.0, "linerate_server_{name}");
-        for (slot, (label, of)) in labels.iter().enumerate() {
-            let _ = write!(self.0, "{}{label}=\"{of}\"", if slot == 0 { "{" } else { "," });
-        }
-        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    fn new() -> Self {
+        Self(MetricsText::new("linerate_server_", &[]))
     }
 
     /// Writes a metric with one sample for each network.
@@ -82,9 +69,9 @@ impl Text {
         (name, kind, help): (&str, &str, &str),
         value: impl Fn(&TenantMetrics<'_>) -> V,
     ) {
-        self.head(name, kind, help);
+        self.0.head(name, kind, help);
         for of in all {
-            self.sample(name, &of.labels(None), value(of));
+            self.0.sample(name, &of.labels(None), value(of));
         }
     }
 
@@ -95,10 +82,10 @@ impl Text {
         (name, help, label): (&str, &str, &str),
         values: impl Fn(&TenantMetrics<'_>) -> [(&'static str, u64); COUNT],
     ) {
-        self.head(name, "counter", help);
+        self.0.head(name, "counter", help);
         for of in all {
             for (metric, value) in values(of) {
-                self.sample(name, &of.labels(Some((label, metric))), value);
+                self.0.sample(name, &of.labels(Some((label, metric))), value);
             }
         }
     }
@@ -110,18 +97,13 @@ impl Text {
         help: &str,
         histogram: impl Fn(&Counters) -> &Histogram,
     ) {
-        self.head(name, "histogram", help);
-        let bucket = format!("{name}_bucket");
+        self.0.head(name, "histogram", help);
         for of in all {
             let histogram = histogram(of.counters);
-            for (micros, count) in histogram.cumulative() {
-                let bound = (micros as f64 / 1e6).to_string();
-                self.sample(&bucket, &of.labels(Some(("le", &bound))), count);
-            }
+            let buckets =
+                histogram.cumulative().map(|(micros, count)| (micros as f64 / 1e6, count));
             let (count, micros) = histogram.total();
-            self.sample(&bucket, &of.labels(Some(("le", "+Inf"))), count);
-            self.sample(&format!("{name}_sum"), &of.labels(None), micros as f64 / 1e6);
-            self.sample(&format!("{name}_count"), &of.labels(None), count);
+            self.0.histogram(name, &of.labels(None), buckets, (count, micros as f64 / 1e6));
         }
     }
 
@@ -187,12 +169,12 @@ mod tests {
 
     #[test]
     fn samples_have_labels_and_durations_are_in_seconds() {
-        let mut text = Text::default();
+        let mut text = Text::new();
         let metric = ("drops_total", "Lost.", "reason");
         let all = [of(None), of(Some("b"))];
         text.labelled(&all, metric, |_| [("a", 1), ("b", 2)]);
         assert_eq!(
-            text.0,
+            text.0.as_str(),
             "# HELP linerate_server_drops_total Lost.\n\
              # TYPE linerate_server_drops_total counter\n\
              linerate_server_drops_total{reason=\"a\"} 1\n\
@@ -200,22 +182,34 @@ mod tests {
              linerate_server_drops_total{network=\"b\",reason=\"a\"} 1\n\
              linerate_server_drops_total{network=\"b\",reason=\"b\"} 2\n"
         );
-        let mut text = Text::default();
+        let mut text = Text::new();
         all[1].counters.commits.observe(Duration::from_micros(2_000));
         text.histogram(&all, "t", "T.", |counters| &counters.commits);
-        assert!(text.0.contains("linerate_server_t_bucket{le=\"0.0025\"} 0"), "{}", text.0);
+        assert!(
+            text.0.as_str().contains("linerate_server_t_bucket{le=\"0.0025\"} 0"),
+            "{}",
+            text.0.as_str()
+        );
         let of_other = "linerate_server_t_bucket{network=\"b\",le=\"0.0025\"} 1";
-        assert!(text.0.contains(of_other), "{}", text.0);
-        assert!(text.0.contains("linerate_server_t_bucket{le=\"+Inf\"}"), "{}", text.0);
-        assert!(text.0.contains("linerate_server_t_count{network=\"b\"} 1"), "{}", text.0);
+        assert!(text.0.as_str().contains(of_other), "{}", text.0.as_str());
+        assert!(
+            text.0.as_str().contains("linerate_server_t_bucket{le=\"+Inf\"}"),
+            "{}",
+            text.0.as_str()
+        );
+        assert!(
+            text.0.as_str().contains("linerate_server_t_count{network=\"b\"} 1"),
+            "{}",
+            text.0.as_str()
+        );
     }
 
     #[test]
     fn the_manual_lists_every_metric() {
         let manual = include_str!("../../../../../docs/metrics.md");
-        let mut text = Text::default();
+        let mut text = Text::new();
         text.all(&[of(None)]);
-        for line in text.0.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        for line in text.0.as_str().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let (name, kind) = line.split_once(' ').unwrap();
             let metric = format!("`{name}`");
             let is_documented = |row: &&str| row.contains(&metric) && row.contains(kind);
