@@ -11,6 +11,7 @@ mod doctor;
 mod interface;
 mod keys;
 mod log;
+mod mistaken_name;
 mod offloads;
 mod ping;
 mod proxy;
@@ -19,6 +20,8 @@ mod resource_args;
 mod server;
 mod show;
 mod tailnet;
+#[cfg(test)]
+mod tests;
 mod top;
 mod units;
 
@@ -27,11 +30,12 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::LazyLock,
 };
 
 use anyhow::Context;
 use bench::Bench;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use client::{Client, Outcome};
 use config::conf::{Conf, InterfaceName, NameError};
 use log::Log;
@@ -59,6 +63,7 @@ const CONF_FOLDER: &str = "/etc/wireguard";
 #[command(
     name = "linerate",
     version,
+    long_version = long_version(),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
@@ -241,6 +246,15 @@ enum Setting {
     },
 }
 
+/// The version with the commit, which a build gets by the environment variable LINERATE_COMMIT, and the
+/// target.
+fn long_version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        sys::process::long_version(env!("CARGO_PKG_VERSION"), option_env!("LINERATE_COMMIT"))
+    });
+    &TEXT
+}
+
 /// The definition of the command line, for `--help` and the manual pages.
 pub fn command() -> clap::Command {
     Cli::command()
@@ -303,6 +317,9 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             let sandbox = cli.run.sandbox.is_on();
             let user = cli.run.user;
             let by_wg_quick = process::runs_under_wg_quick(&name);
+            if !by_wg_quick && !mistaken_name::is_unambiguous(env::args_os()) {
+                refuse_command_name(&name);
+            }
             let options =
                 Options { name, user, resources, sandbox, by_wg_quick, ..Options::default() };
             start(options, cli.run.log, cli.run.foreground).map(drop)
@@ -334,6 +351,19 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Pubkey) => keys::pubkey(),
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Exits with a usage error if a name of an interface is probably meant as a command.
+fn refuse_command_name(name: &str) {
+    let mut command = command();
+    let commands = command.get_subcommands().map(clap::Command::get_name);
+    if let Some(meant) = mistaken_name::meant_command(name, commands) {
+        let reason = format!(
+            "'{name}' is no command. For the command, use '{meant}'; for an interface of that name, \
+             'linerate -- {name}'"
+        );
+        command.error(ErrorKind::InvalidSubcommand, reason).exit();
+    }
 }
 
 fn set(interface: &str, flags: &tailnet::Flags, what: Option<Setting>) -> anyhow::Result<()> {

@@ -21,28 +21,33 @@ pub(crate) struct Ping {
     tsmp: bool,
     /// The interface of the tailnet node, if this machine has several, or the name of the proxy, from its
     /// file NAME.conf.
-    #[arg(value_name = "IFACE|PROXY")]
-    first: String,
-    /// A node; or an address, or a name that the DNS servers in the tunnel can resolve.
-    #[arg(value_name = "NODE|HOST")]
-    second: Option<String>,
+    #[arg(short, long, value_name = "IFACE|PROXY")]
+    interface: Option<String>,
+    /// A node; or an address, or a name that the DNS servers in the tunnel can resolve. As in earlier
+    /// versions, the interface may precede it.
+    #[arg(value_name = "NODE|HOST", num_args = 1..=2, required = true)]
+    target: Vec<String>,
 }
 
 impl Ping {
     /// Sends the requests.
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        match &self.second {
-            None => tailnet::ping(None, &self.first, self.count, self.tsmp),
-            Some(node) if tailnet::is_running_node(&self.first) => {
-                tailnet::ping(Some(self.first.clone()), node, self.count, self.tsmp)
-            }
-            Some(_) if self.tsmp => bail!("--tsmp is for nodes of a tailnet"),
-            Some(host) => self.ping_from_proxy(host),
+        let (interface, host) = match (&self.interface, &self.target[..]) {
+            (interface, [host]) => (interface.as_deref(), host),
+            (None, [interface, host]) => (Some(interface.as_str()), host),
+            _ => bail!("one NODE or HOST is required with --interface"),
+        };
+        match interface {
+            Some(proxy) if !tailnet::is_running_node(proxy) => match self.tsmp {
+                true => bail!("--tsmp is for nodes of a tailnet"),
+                false => self.ping_from_proxy(proxy, host),
+            },
+            node => tailnet::ping(node.map(str::to_owned), host, self.count, self.tsmp),
         }
     }
 
-    fn ping_from_proxy(&self, host: &str) -> anyhow::Result<()> {
-        let mut client = Client::connect(&self.first)?;
+    fn ping_from_proxy(&self, proxy: &str, host: &str) -> anyhow::Result<()> {
+        let mut client = Client::connect(proxy)?;
         let mut received = 0;
         for number in 1..=self.count {
             let what = "it may not be a `linerate proxy`";

@@ -10,7 +10,7 @@ mod tka;
 
 use std::{
     fs,
-    os::unix::net::UnixStream,
+    os::unix::{fs::MetadataExt, net::UnixStream},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -19,6 +19,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use member::client::Client;
 use process::member::{local_socket, system_socket};
+use sys::process::listener_pid;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::client::Outcome;
@@ -39,24 +40,35 @@ const SOCKET: &str = ".tailscaled.sock";
 #[derive(Args, Clone, Default)]
 pub(crate) struct NodeSelector {
     /// The interface of the node; optional if this machine has only one node.
-    #[arg(value_name = "IFACE")]
-    pub interface: Option<String>,
+    #[arg(short, long, value_name = "IFACE")]
+    interface: Option<String>,
+    /// The same without an option, as in earlier versions.
+    #[arg(hide = true, value_name = "IFACE", conflicts_with = "interface")]
+    positional: Option<String>,
 }
 
 impl NodeSelector {
+    /// The node with this interface, or the only node.
+    pub(crate) fn new(interface: Option<String>) -> Self {
+        Self { interface, positional: None }
+    }
+
     /// The name of the node.
     ///
     /// # Errors
     /// No node runs, or several nodes run.
     pub(crate) fn name(&self) -> anyhow::Result<String> {
-        if let Some(name) = &self.interface {
+        if let Some(name) = self.interface.as_ref().or(self.positional.as_ref()) {
             return Ok(name.clone());
         }
         match &mut running()[..] {
             [] => bail!("no node of a tailnet runs on this machine: see `linerate join --help`"),
             [name] => Ok(std::mem::take(name)),
             names => {
-                bail!("several nodes run on this machine: name one of {}", names.join(", "))
+                bail!(
+                    "several nodes run on this machine: add --interface with {}",
+                    names.join(" or ")
+                )
             }
         }
     }
@@ -79,17 +91,33 @@ fn sockets(name: &str) -> [PathBuf; 2] {
     [local_socket(name), system_socket(name)]
 }
 
-/// The names of the running nodes of this user, or else of root.
+/// The names of the running nodes of this user, or else of root. Nodes in other network namespaces are
+/// only included if this namespace has none.
 fn running() -> Vec<String> {
     let name =
         |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(SOCKET)?.to_owned());
     let names_in = |socket: PathBuf| -> Vec<String> {
         let entries = socket.parent().map(fs::read_dir).into_iter().flatten();
         let named = entries.flatten().flatten().filter_map(|file| Some((file.path(), name(file)?)));
-        named.filter(|(socket, _)| answers(socket)).map(|(_, name)| name).collect()
+        let connected =
+            named.filter_map(|(socket, name)| Some((UnixStream::connect(socket).ok()?, name)));
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            connected.partition(|(stream, _)| !is_in_other_namespace(stream));
+        let names = if here.is_empty() { elsewhere } else { here };
+        names.into_iter().map(|(_, name)| name).collect()
     };
     let all = sockets("").map(names_in);
     all.into_iter().find(|names| !names.is_empty()).unwrap_or_default()
+}
+
+/// Whether the process at the other end is in another network namespace. If its namespace cannot be read,
+/// the answer is no.
+fn is_in_other_namespace(stream: &UnixStream) -> bool {
+    let namespace = |process: &str| fs::metadata(format!("/proc/{process}/ns/net")).ok();
+    let pid = listener_pid(stream).ok();
+    let theirs = pid.and_then(|pid| namespace(&pid.to_string()));
+    let id = |namespace: fs::Metadata| (namespace.dev(), namespace.ino());
+    theirs.map(id).zip(namespace("self").map(id)).is_some_and(|(theirs, ours)| theirs != ours)
 }
 
 /// Whether a node of this user with this name runs.
@@ -141,7 +169,7 @@ pub(crate) fn leave(selector: &NodeSelector) -> anyhow::Result<Outcome> {
 
 /// Changes settings of a running node.
 pub(crate) fn set(name: &str, flags: &Flags) -> anyhow::Result<()> {
-    let selector = NodeSelector { interface: Some(name.to_owned()) };
+    let selector = NodeSelector::new(Some(name.to_owned()));
     let client = selector.client()?;
     let runtime = runtime()?;
     let prefs = flags.masked(&runtime, &client)?;

@@ -17,7 +17,12 @@ use sys::process::discard_inherited;
 
 /// Host a network for linerate and Tailscale clients.
 #[derive(Debug, Parser)]
-#[command(name = "linerate-server", version, disable_help_subcommand = true)]
+#[command(
+    name = "linerate-server",
+    version,
+    long_version = commands::long_version(),
+    disable_help_subcommand = true
+)]
 struct Arguments {
     #[command(flatten)]
     common: Common,

@@ -17,6 +17,7 @@ mod service;
 mod signals;
 mod syslog;
 mod time_slice;
+mod version;
 
 pub use ancestors::{ancestor_arguments, ancestor_pids};
 pub(crate) use background::only_thread;
@@ -38,6 +39,7 @@ pub use service::Service;
 pub use signals::{Signal, Signals, end_on_broken_pipe, unblock_signals, unmask};
 pub use syslog::{Syslog, redirect_stderr, send_to_stderr};
 pub use time_slice::request_short_time_slice;
+pub use version::long_version;
 
 #[cfg(test)]
 mod tests;

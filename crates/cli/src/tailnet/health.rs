@@ -25,7 +25,7 @@ pub(crate) fn add_node_health(tunnel: &mut Tunnel) {
 }
 
 fn query_node(name: &str) -> anyhow::Result<(Value, Value)> {
-    let client = NodeSelector { interface: Some(name.to_owned()) }.client()?;
+    let client = NodeSelector::new(Some(name.to_owned())).client()?;
     let runtime = runtime()?;
     Ok((runtime.block_on(client.get("status"))?, runtime.block_on(client.get("prefs"))?))
 }

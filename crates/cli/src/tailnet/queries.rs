@@ -115,7 +115,7 @@ pub(crate) fn ping(
     count: u32,
     through_tunnel: bool,
 ) -> anyhow::Result<()> {
-    let client = NodeSelector { interface: node }.client()?;
+    let client = NodeSelector::new(node).client()?;
     let runtime = runtime()?;
     let address = address(&runtime, &client, target)?;
     let kind = if through_tunnel { "TSMP" } else { "disco" };

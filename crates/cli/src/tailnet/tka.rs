@@ -16,7 +16,7 @@ use super::{NodeSelector, queries::word, runtime};
 #[derive(Args)]
 pub(crate) struct Tka {
     /// The interface of the node; optional if this machine has only one node.
-    #[arg(long, value_name = "IFACE", global = true)]
+    #[arg(short, long, value_name = "IFACE", global = true)]
     interface: Option<String>,
     #[command(subcommand)]
     command: Option<Command>,
@@ -73,7 +73,7 @@ enum Command {
 
 impl Tka {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let client = NodeSelector { interface: self.interface }.client()?;
+        let client = NodeSelector::new(self.interface).client()?;
         let node_client = NodeClient { client, runtime: runtime()? };
         match self.command.unwrap_or(Command::Status) {
             Command::Status => show(&node_client.get("tka/status")?),

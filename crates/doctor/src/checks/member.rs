@@ -44,9 +44,10 @@ pub(crate) fn state(facts: &Facts) -> Vec<Finding> {
                     "approve the machine in the coordinator".to_owned(),
                 ),
                 "Stopped" => (format!("{name} was stopped"), format!("linerate join URL {name}")),
-                other => {
-                    (format!("{name} is in the state {other}"), format!("linerate status {name}"))
-                }
+                other => (
+                    format!("{name} is in the state {other}"),
+                    format!("linerate status -i {name}"),
+                ),
             },
         };
         let why = "the agent connects to the coordinator and the relays, and finds paths to peers";
@@ -59,8 +60,10 @@ pub(crate) fn state(facts: &Facts) -> Vec<Finding> {
 pub(crate) fn health(facts: &Facts) -> Vec<Finding> {
     let of_member = |(tunnel, member): (&Tunnel, &Member)| {
         let Member::Answers { health, .. } = member else { return Vec::new() };
-        let fix =
-            format!("linerate status {0} and linerate netcheck {0} show details", tunnel.name);
+        let fix = format!(
+            "linerate status -i {0} and linerate netcheck -i {0} show details",
+            tunnel.name
+        );
         let why = "the node itself reports this";
         let of_line =
             |line: &String| finding(tunnel, Severity::Broken, line.clone(), why, fix.clone());

@@ -55,6 +55,20 @@ fn sigterm_and_sigint_leave_no_interface_and_no_socket() {
 }
 
 #[test]
+fn a_mistyped_command_creates_no_interface_unless_it_follows_two_dashes() {
+    let host = Host::new("alone");
+    for (word, command) in [("stauts", "linerate status"), ("version", "linerate --version")] {
+        let refused = in_background(&host, word);
+        assert!(!refused.ok && refused.stderr.contains(command), "{refused:?}");
+        assert!(!host.has_device(word));
+    }
+    let accepted = in_background(&host, "-- stauts");
+    assert!(accepted.ok && host.has_device("stauts"), "{accepted:?}");
+    host.run("ip link del stauts");
+    eventually("its socket is gone", PATIENCE, || !host.has("/run/wireguard/stauts.sock"));
+}
+
+#[test]
 fn deleting_the_link_ends_the_daemon_and_its_socket() {
     let (host, mut daemon) = alone();
     host.run("ip link del wg0");

@@ -33,13 +33,13 @@ fn a_node_shows_pings_explains_and_leaves() {
     let status = output_of(&node.host, "status");
     let line = status.lines().find(|line| line.contains(address)).unwrap_or_default();
     assert!(line.contains("other") && line.contains("direct "), "{status}");
-    let pong = output_of(&node.host, "ping other");
+    let pong = output_of(&node.host, &format!("ping -i {} other", Member::INTERFACE));
     assert!(pong.contains("answer from other") && pong.contains(address), "{pong}");
     let whois = output_of(&node.host, &format!("whois {address}"));
     assert!(whois.contains("other.rig.test") && whois.contains("rig"), "{whois}");
     let netcheck = output_of(&node.host, "netcheck");
     assert!(netcheck.contains("home relay") && netcheck.contains("rig"), "{netcheck}");
-    let why = output_of(&node.host, "why other:22");
+    let why = output_of(&node.host, &format!("why other:22 -i {}", Member::INTERFACE));
     assert!(!why.contains("FAIL"), "{why}");
 
     assert_eq!(doctor(&node, "tailnet"), [] as [String; 0]);
