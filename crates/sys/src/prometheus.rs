@@ -55,7 +55,7 @@ impl MetricsText {
         self.sample(&format!("{name}_count"), labels, count);
     }
 
-    /// The text so far.
+    /// The written text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_without_labels_has_no_braces() {
+    fn sample_without_labels_is_written_without_braces() {
         let mut text = MetricsText::new("a_", &[]);
         text.head("b", "gauge", "Help.");
         text.sample("b", &[], 1);
