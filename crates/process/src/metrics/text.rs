@@ -41,8 +41,8 @@ const SOCKET_TRUNCATED: &str =
     "Datagrams dropped because they were longer than any WireGuard datagram.";
 const SOCKET_BUFFER: &str = "Size of the receive buffer; 0 without a socket.";
 const CHANCE_SOCKETS: &str = "Sockets opened for birthday probing of peers in a tailnet.";
-const CHANCE_MET: &str = "Those that received a peer's probe.";
-const CHANCE_CALLS: &str = "Ports probed to find such a socket of a peer.";
+const CHANCE_MET: &str = "Birthday probing sockets that received a peer's probe.";
+const CHANCE_CALLS: &str = "Ports probed to find a peer's birthday probing socket.";
 const OFFLOAD_WANTED: &str = "Whether an offload of the kernel is enabled.";
 const OFFLOAD_DEMOTIONS: &str =
     "Number of times that the kernel refused an offload and the plain path was used.";
