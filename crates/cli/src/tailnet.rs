@@ -92,7 +92,7 @@ fn sockets(name: &str) -> [PathBuf; 2] {
 }
 
 /// The names of the running nodes of this user, or else of root. Nodes in other network namespaces are
-/// only included if this namespace has none.
+/// included only if all nodes are there.
 fn running() -> Vec<String> {
     let name =
         |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(SOCKET)?.to_owned());
@@ -110,8 +110,8 @@ fn running() -> Vec<String> {
     all.into_iter().find(|names| !names.is_empty()).unwrap_or_default()
 }
 
-/// Whether the process at the other end is in another network namespace. If its namespace cannot be read,
-/// the answer is no.
+/// Whether the process at the other end is in another network namespace. Returns false if its namespace
+/// cannot be read.
 fn is_in_other_namespace(stream: &UnixStream) -> bool {
     let namespace = |process: &str| fs::metadata(format!("/proc/{process}/ns/net")).ok();
     let pid = listener_pid(stream).ok();
