@@ -199,13 +199,7 @@ const REFUSED: &str = "the kernel refused the sandbox (`--sandbox off` runs with
 
 fn log_enforcement(what: &'static str, confined: Enforcement) {
     with_enforced(|parts| parts.push((what, confined)));
-    match confined {
-        Enforcement::Full => tracing::info!("sandbox: {what}"),
-        Enforcement::Partial => {
-            tracing::info!("sandbox: {what}, as far as this kernel supports it");
-        }
-        Enforcement::None => tracing::warn!("sandbox: this kernel cannot confine {what}"),
-    }
+    confined.log(what);
 }
 
 /// Whether the sandbox of the process is off.

@@ -226,15 +226,20 @@ impl RouteWatcher {
         let mut monitor = Monitor::open()?;
         let waker = monitor.waker();
         let watch = move || {
-            while let Ok(Some(event)) = monitor.next() {
-                if matches!(
-                    event,
-                    Event::RoutesChanged
+            loop {
+                match monitor.next() {
+                    Ok(Some(
+                        Event::RoutesChanged
                         | Event::RulesChanged
                         | Event::AddressesChanged
-                        | Event::Lost
-                ) {
-                    changed();
+                        | Event::Lost,
+                    )) => changed(),
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(error) => {
+                        tracing::warn!(%error, "changes of routes are not reported any more");
+                        break;
+                    }
                 }
             }
         };

@@ -446,7 +446,7 @@ impl Agent {
                 Notification::LoginPage(page) => self.programs.login_page(&page),
                 Notification::LoginFinished => self.programs.login_finished(self.node.prefs()),
                 Notification::LoginFailed(why) => self.programs.login_failed(&why),
-                Notification::Unreachable(why) => self.programs.log_unreachable(&why),
+                Notification::Unreachable(why) => tracing::warn!(why, "not connected"),
                 Notification::PrefsChanged => self.programs.prefs_changed(self.node.prefs()),
             },
         }

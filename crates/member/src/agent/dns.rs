@@ -20,13 +20,13 @@ use std::{
     collections::HashSet,
     io,
     net::{IpAddr, TcpListener, UdpSocket},
-    os::fd::BorrowedFd,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
+use super::control::dial::SocketHook;
 use forward::Forwarder;
 pub use forward::{ForwardError, MAX_RESOLVERS};
 use mesh::magic_dns::Names;
@@ -39,10 +39,6 @@ use tokio::{
 const MAX_FORWARDED: usize = 256;
 /// The most TCP connections at once. More are closed.
 const MAX_STREAMS: usize = 64;
-
-/// A function that runs on a socket before it connects to a resolver, for example to set a mark, so
-/// that forwarded queries do not loop back.
-pub type SocketHook = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
 
 /// The sockets of the server. Each is bound to one address, from which answers are sent.
 #[derive(Debug, Default)]

@@ -13,7 +13,8 @@ use ipnet::IpNet;
 use mesh::magic_dns::{Config, Names};
 
 use super::{
-    dns::{Served, Server, SocketHook, Sockets},
+    control::dial::SocketHook,
+    dns::{Served, Server, Sockets},
     line::LineSender,
     problems::Problems,
 };

@@ -81,11 +81,6 @@ impl Programs {
         self.notify(&Notify { err_message: Some(why.to_owned()), ..Notify::default() });
     }
 
-    /// Logs that the coordinator is unreachable; it is retried.
-    pub(super) fn log_unreachable(&mut self, why: &str) {
-        tracing::warn!(why, "not connected");
-    }
-
     /// Notifies of a finished login.
     pub(super) fn login_finished(&mut self, prefs: &Prefs) {
         self.notify(&Notify {

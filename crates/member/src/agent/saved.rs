@@ -27,7 +27,7 @@ struct SavedMap<M> {
 /// The version of the file format.
 const MAP_VERSION: u32 = 1;
 
-/// The files of the map and the preferences. A failure to write them is the problem "disk".
+/// The files of the map and the preferences. A failure to write a file is a problem with the name of the file.
 pub(super) struct SavedState {
     folder: StateFolder,
     /// The time at which to save the map.
@@ -52,7 +52,7 @@ impl SavedState {
     pub(super) fn save_prefs(&self, prefs: &Prefs, problems: &mut Problems) -> io::Result<()> {
         let saved = self.folder.save(PREFS, prefs);
         let problem = saved.as_ref().err().map(|error| self.folder.save_error(PREFS, error));
-        problems.update("disk", problem);
+        problems.update(PREFS, problem);
         saved
     }
 
@@ -92,7 +92,7 @@ impl SavedState {
     fn save_map(&self, node_key: NodePublic, map: &NetworkMap, problems: &mut Problems) {
         let saved = self.folder.save(MAP, &SavedMap { version: MAP_VERSION, node_key, map });
         let problem = saved.err().map(|error| self.folder.save_error(MAP, &error));
-        problems.update("disk", problem);
+        problems.update(MAP, problem);
         // Returns the memory of a large map's text.
         release_heap();
     }
@@ -100,7 +100,7 @@ impl SavedState {
     pub(super) fn remove_map(&mut self, problems: &mut Problems) {
         self.save_map_at = None;
         if let Err(error) = self.folder.remove(MAP) {
-            problems.set("disk", format!("{MAP}: {error}"));
+            problems.set(MAP, format!("{MAP}: {error}"));
         }
     }
 }

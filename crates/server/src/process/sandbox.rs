@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context;
 use sys::process::{
     RetainedCapabilities, retain_capabilities,
-    sandbox::{ALWAYS_READABLE, AccessRules, Enforcement, Ports, confine_files, confine_server},
+    sandbox::{ALWAYS_READABLE, AccessRules, Ports, confine_files, confine_server},
 };
 
 use crate::{configuration::Configuration, oidc::table::Secret, store::DatabaseLocation};
@@ -72,11 +72,10 @@ impl Sandbox {
     ///
     /// # Errors
     /// The kernel refused.
-    /// The kernel refused.
     pub fn confine_files(&self) -> anyhow::Result<()> {
         retain_capabilities(RetainedCapabilities { network: true, files: true })
             .context(REFUSED)?;
-        log_confinement("files (landlock)", confine_files(&self.reach).context(REFUSED)?);
+        confine_files(&self.reach).context(REFUSED)?.log("files (landlock)");
         Ok(())
     }
 
@@ -85,10 +84,8 @@ impl Sandbox {
     /// # Errors
     /// The kernel refused.
     pub fn confine_calls(&self) -> anyhow::Result<()> {
-        log_confinement(
-            "system calls (seccomp)",
-            confine_server(self.connects, self.unix).context(REFUSED)?,
-        );
+        let confined = confine_server(self.connects, self.unix).context(REFUSED)?;
+        confined.log("system calls (seccomp)");
         Ok(())
     }
 }
@@ -128,16 +125,6 @@ fn folders(file: &Path) -> impl Iterator<Item = PathBuf> {
     let real = file.canonicalize().ok();
     let both = [Some(file.to_owned()), real].into_iter().flatten();
     both.filter_map(|file| file.parent().map(Path::to_owned))
-}
-
-fn log_confinement(what: &'static str, confined: Enforcement) {
-    match confined {
-        Enforcement::Full => tracing::info!("sandbox: {what}"),
-        Enforcement::Partial => {
-            tracing::info!("sandbox: {what}, as far as this kernel supports it");
-        }
-        Enforcement::None => tracing::warn!("sandbox: this kernel cannot confine {what}"),
-    }
 }
 
 #[cfg(test)]

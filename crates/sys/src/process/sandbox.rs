@@ -81,6 +81,17 @@ pub enum Enforcement {
     None,
 }
 
+impl Enforcement {
+    /// Logs how much of `what` is enforced.
+    pub fn log(self, what: &str) {
+        match self {
+            Self::Full => tracing::info!("sandbox: {what}"),
+            Self::Partial => tracing::info!("sandbox: {what}, as far as this kernel supports it"),
+            Self::None => tracing::warn!("sandbox: this kernel cannot confine {what}"),
+        }
+    }
+}
+
 /// Ports, files and folders that stay accessible after [`confine_files`]. Folders include
 /// everything below them. Paths that do not exist are skipped.
 #[derive(Clone, Debug, Default)]

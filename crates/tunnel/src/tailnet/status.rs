@@ -52,6 +52,9 @@ pub struct Peer {
 pub enum Path {
     /// Directly to this address.
     Direct(SocketAddr),
+    /// Through a peer that relays: its address and the number of the session, such as
+    /// `192.0.2.1:7:vni:3`.
+    PeerRelay(String),
     /// Through the relays of this region.
     Relay(String),
     /// No path is known.
@@ -84,10 +87,11 @@ impl From<local_json::Status> for Status {
 }
 
 fn peer_status(peer: &local_json::PeerStatus) -> Peer {
-    let path = match (peer.cur_addr.parse(), &*peer.relay) {
-        (Ok(address), _) => Path::Direct(address),
-        (Err(_), "") => Path::None,
-        (Err(_), region) => Path::Relay(plain(region)),
+    let path = match (peer.cur_addr.parse(), &*peer.peer_relay, &*peer.relay) {
+        (Ok(address), _, _) => Path::Direct(address),
+        (Err(_), "", "") => Path::None,
+        (Err(_), "", region) => Path::Relay(plain(region)),
+        (Err(_), relay, _) => Path::PeerRelay(plain(relay)),
     };
     Peer {
         name: name(peer),
@@ -136,6 +140,8 @@ mod tests {
         assert_eq!((&*found.name, &*found.owner), ("desk[2J.rig.test", "ann"));
         assert_eq!(found.path, Path::Direct("192.0.2.1:7".parse().unwrap()));
         assert_eq!(peer_status(&far).path, Path::Relay("eu".into()));
+        let by_peer = local_json::PeerStatus { peer_relay: "192.0.2.9:7:vni:3".into(), ..far };
+        assert_eq!(peer_status(&by_peer).path, Path::PeerRelay("192.0.2.9:7:vni:3".into()));
         assert_eq!(status.node_at([100, 64, 0, 3].into()), None);
     }
 }

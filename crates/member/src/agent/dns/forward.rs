@@ -20,7 +20,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{SocketHook, serve};
+use super::{super::control::dial::SocketHook, serve};
 
 /// The time limit of a query.
 const TIMEOUT: Duration = Duration::from_secs(10);
