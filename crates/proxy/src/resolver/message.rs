@@ -1,23 +1,34 @@
 //! DNS queries and answers (RFC 1035, RFC 3596).
+//!
+//! hickory-proto, which serves the names of a tailnet, would add 19 crates to programs that use the
+//! library without a tailnet. It also rejects answers for records that are not needed here.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use hickory_proto::{
-    op::{self, Header, Message, MessageType, OpCode, ResponseCode},
-    rr::{self, DNSClass, Name, RData, RecordType},
-    serialize::binary::{BinDecodable, BinDecoder, DecodeError},
-};
-
+const HEADER_LEN: usize = 12;
+/// Recursion desired.
+const RD: u16 = 0x0100;
+/// A response.
+const QR: u16 = 0x8000;
+/// Truncated.
+const TC: u16 = 0x0200;
 /// The maximum number of addresses that are read from an answer. A client hardly tries more.
 const MAX_ADDRESSES: usize = 16;
+const CLASS_IN: u16 = 1;
+const OPCODE: u16 = 0x7800;
+const LABEL_MAX: usize = 63;
+const WIRE_NAME_MAX: usize = 255;
+/// A length with these bits is a pointer (section 4.1.4).
+const POINTER: u8 = 0xc0;
 
 /// The record type of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
 pub enum Record {
     /// IPv4 addresses.
-    A,
+    A = 1,
     /// IPv6 addresses.
-    Aaaa,
+    Aaaa = 28,
 }
 
 /// The answer of a server.
@@ -37,19 +48,31 @@ pub enum Answer {
 #[derive(Clone, Debug)]
 pub struct Query {
     text: Vec<u8>,
-    id: u16,
-    question: op::Query,
+    record: Record,
 }
 
 impl Query {
     /// A query for `name`, or `None` if that is not a valid name.
     pub fn new(id: u16, name: &str, record: Record) -> Option<Self> {
-        let labels = name.strip_suffix('.').unwrap_or(name).split('.').map(str::as_bytes);
-        let question = op::Query::query(Name::from_labels(labels).ok()?, record.into());
-        let mut message = Message::new(id, MessageType::Query, OpCode::Query);
-        message.metadata.recursion_desired = true;
-        message.add_query(question.clone());
-        Some(Self { text: message.to_vec().ok()?, id, question })
+        let mut text = Vec::with_capacity(HEADER_LEN + name.len() + 6);
+        for word in [id, RD, 1, 0, 0, 0] {
+            text.extend_from_slice(&word.to_be_bytes());
+        }
+        for label in name.strip_suffix('.').unwrap_or(name).split('.') {
+            let len = u8::try_from(label.len()).ok()?;
+            if !(1..=LABEL_MAX).contains(&label.len()) {
+                return None;
+            }
+            text.push(len);
+            text.extend_from_slice(label.as_bytes());
+        }
+        text.push(0);
+        if text.len() - HEADER_LEN > WIRE_NAME_MAX {
+            return None;
+        }
+        text.extend_from_slice(&(record as u16).to_be_bytes());
+        text.extend_from_slice(&CLASS_IN.to_be_bytes());
+        Some(Self { text, record })
     }
 
     /// The message to send.
@@ -59,74 +82,95 @@ impl Query {
 
     /// Reads the answer. `None` if the message does not answer this query.
     pub fn answer(&self, message: &[u8]) -> Option<Answer> {
-        let mut decoder = BinDecoder::new(message);
-        let Header { metadata, counts } = Header::read(&mut decoder).ok()?;
-        let is_ours = metadata.id == self.id
-            && metadata.message_type == MessageType::Response
-            && metadata.op_code == OpCode::Query
-            && counts.queries == 1
-            && op::Query::read(&mut decoder).ok()? == self.question;
+        let mut reader = Reader { message, at: 0 };
+        let id = reader.word()?;
+        let flags = reader.word()?;
+        let [question_count, answer_count, _, _] =
+            [reader.word()?, reader.word()?, reader.word()?, reader.word()?];
+        let asked = self.text.get(HEADER_LEN..)?;
+        let echoed = message.get(HEADER_LEN..HEADER_LEN + asked.len())?;
+        let is_ours = id.to_be_bytes() == self.text[..2]
+            && flags & (QR | OPCODE) == QR
+            && question_count == 1
+            && echoed.eq_ignore_ascii_case(asked);
         if !is_ours {
             return None;
         }
-        if metadata.truncation {
+        if flags & TC != 0 {
             return Some(Answer::Truncated);
         }
-        Some(match metadata.response_code {
-            ResponseCode::NoError => {
-                self.records(&mut decoder, counts.answers).unwrap_or(Answer::Failed)
-            }
-            ResponseCode::NXDomain => Answer::NoSuchName,
+        reader.at = HEADER_LEN + asked.len();
+        Some(match flags & 0xf {
+            0 => self.records(reader, answer_count).unwrap_or(Answer::Failed),
+            3 => Answer::NoSuchName,
             _ => Answer::Failed,
         })
     }
 
     /// Reads all addresses of the answer section. A recursive server includes those at the end of a
-    /// chain of aliases, and no other records of this type. Names in answers are not compared.
-    fn records(&self, decoder: &mut BinDecoder<'_>, count: u16) -> Result<Answer, DecodeError> {
+    /// chain of aliases, and no other records of this type.
+    fn records(&self, mut reader: Reader<'_>, count: u16) -> Option<Answer> {
         let mut addresses = Vec::new();
-        let mut least = if count == 0 { 0 } else { u32::MAX };
+        let mut least = u32::MAX;
         for _ in 0..count {
-            let record = rr::Record::read(decoder)?;
-            least = least.min(record.ttl);
-            let is_queried = record.dns_class == DNSClass::IN
-                && record.record_type() == self.question.query_type();
-            if let Some(address) = ip(&record.data)
-                && is_queried
-                && addresses.len() < MAX_ADDRESSES
-            {
-                addresses.push(address);
+            reader.skip_name()?;
+            let [kind, class] = [reader.word()?, reader.word()?];
+            let seconds = u32::from(reader.word()?) << 16 | u32::from(reader.word()?);
+            let len = reader.word()?;
+            let data = reader.take(len.into())?;
+            least = least.min(seconds);
+            if class == CLASS_IN && kind == self.record as u16 && addresses.len() < MAX_ADDRESSES {
+                addresses.push(self.address(data)?);
             }
         }
-        Ok(Answer::Addresses(addresses, least))
+        Some(Answer::Addresses(addresses, if count == 0 { 0 } else { least }))
+    }
+
+    fn address(&self, data: &[u8]) -> Option<IpAddr> {
+        Some(match self.record {
+            Record::A => Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?).into(),
+            Record::Aaaa => Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?).into(),
+        })
     }
 }
 
-impl From<Record> for RecordType {
-    fn from(record: Record) -> Self {
-        match record {
-            Record::A => Self::A,
-            Record::Aaaa => Self::AAAA,
+struct Reader<'a> {
+    message: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let taken = self.message.get(self.at..self.at.checked_add(len)?)?;
+        self.at += len;
+        Some(taken)
+    }
+
+    fn word(&mut self) -> Option<u16> {
+        self.take(2)?.first_chunk().copied().map(u16::from_be_bytes)
+    }
+
+    /// Skips a name. Names in answers are not compared, so pointers are not followed.
+    fn skip_name(&mut self) -> Option<()> {
+        loop {
+            match *self.take(1)?.first()? {
+                0 => return Some(()),
+                len if len & POINTER == POINTER => {
+                    self.take(1)?;
+                    return Some(());
+                }
+                len if len & POINTER == 0 => {
+                    self.take(len.into())?;
+                }
+                _ => return None,
+            }
         }
-    }
-}
-
-fn ip(data: &RData) -> Option<IpAddr> {
-    match data {
-        RData::A(address) => Some(address.0.into()),
-        RData::AAAA(address) => Some(address.0.into()),
-        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Bits of the header: a response, a truncated one, and recursion desired.
-    const QR: u16 = 0x8000;
-    const TC: u16 = 0x0200;
-    const RD: u16 = 0x0100;
 
     fn query(record: Record) -> Query {
         Query::new(0x1234, "www.Example.", record).unwrap()
@@ -138,20 +182,7 @@ mod tests {
         text[2..4].copy_from_slice(&(QR | RD | flags).to_be_bytes());
         text[7] = 2;
         text.extend_from_slice(&[0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 0, 0, 4, 1, b'a', 0xc0, 16]);
-        text.extend_from_slice(&[
-            1,
-            b'a',
-            0xc0,
-            16,
-            0,
-            u16::from(RecordType::from(record)) as u8,
-            0,
-            1,
-            0,
-            0,
-            0,
-            60,
-        ]);
+        text.extend_from_slice(&[1, b'a', 0xc0, 16, 0, record as u8, 0, 1, 0, 0, 0, 60]);
         text.extend_from_slice(&(data.len() as u16).to_be_bytes());
         text.extend_from_slice(data);
         text
