@@ -139,9 +139,13 @@ impl Agreement {
             self.state = State::Unresponsive;
         }
         self.send_messages(tools);
-        if done == Progress::Failed && tools.mode == PostQuantum::Require {
+        let failed = done == Progress::Failed && tools.mode == PostQuantum::Require;
+        if failed {
             tools.device.outbound_mailbox.post(tools.peer, OutboundNotice::Refuse);
         }
+        // The peer answered, so the link may be bad. No data passes before another exchange succeeds, and
+        // that follows a handshake.
+        let starts_handshake = starts_handshake || (failed && self.state != State::Unresponsive);
         self.running
             .take_if(|running| running.exchange.is_unresponsive() && running.secrets.is_empty());
         if starts_handshake { Step::Handshake } else { Step::Nothing }

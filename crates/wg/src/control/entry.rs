@@ -12,6 +12,7 @@ use crate::{
     device::{Device, OutboundNotice},
     drops::DropReason,
     events::PeerEvent,
+    keypair::Role,
     peer::Peer,
     tai64n::Tai64N,
     time::Time,
@@ -152,6 +153,25 @@ impl Entry {
 
     /// Wipes all secrets that could still open or seal a message.
     pub(super) fn wipe_secrets(&mut self, device: &Device) {
+        self.give_up_initiation(device);
+        device.retire(self.peer.with_keypairs(crate::peer::Keypairs::clear));
+    }
+
+    /// Gives up our initiation if the current session answers a later one of the peer. The peer may have
+    /// begun further sessions since. It then no longer has the session of a response that arrives late,
+    /// and data in that session would be lost until the next handshake.
+    pub(super) fn give_up_old_initiation(&mut self, device: &Device) {
+        let current = self.peer.current_keypair();
+        let is_old =
+            self.handshake.pending.as_ref().zip(current).is_some_and(|(pending, current)| {
+                current.role == Role::Responder && current.created > pending.since
+            });
+        if is_old {
+            self.give_up_initiation(device);
+        }
+    }
+
+    fn give_up_initiation(&mut self, device: &Device) {
         if let Some(pending) = self.handshake.pending.take() {
             device.indices_mut().remove(pending.index);
             pending
@@ -160,7 +180,6 @@ impl Entry {
                 .iter()
                 .for_each(|reason| device.drops.count(*reason, 1));
         }
-        device.retire(self.peer.with_keypairs(crate::peer::Keypairs::clear));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The exchange of a post-quantum secret between two hosts, and the traffic before it.
 
-use std::time::Duration;
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use wg::{
     DropReason, PostQuantum, PresharedKey,
@@ -216,6 +216,20 @@ fn bad_link_only_delays_the_agreement() {
         world.assert_flows(A, B);
         assert!(took.is_some(), "seed {seed}: {:?}", since(&world));
     }
+}
+
+#[test]
+fn require_repeats_an_exchange_that_a_bad_link_prevented() {
+    let mut world = pair(1, BOTH_REQUIRE);
+    // Handshakes and requests pass, and keys and ciphertexts are lost.
+    world.gate(|sent| sent.bytes.len() < 300);
+    world.send(A, B);
+    world.run(secs(41));
+    assert_eq!(since(&world), [None, None]);
+    world.open_gate();
+    world.run(secs(6));
+    assert!(since(&world).iter().all(Option::is_some), "{:?}", since(&world));
+    world.assert_flows(A, B);
 }
 
 #[test]
@@ -486,5 +500,32 @@ fn pair_recovers_after_random_losses_and_restarts() {
         }
         world.assert_flows(A, B);
         assert!(since(&world).iter().all(Option::is_some), "seed {seed}: {:?}", since(&world));
+    }
+}
+
+/// A response is late, and meanwhile the other side began a session and another one with the secret.
+#[test]
+fn late_response_to_an_old_initiation_loses_no_data() {
+    for (seed, [early, later]) in (0..8).zip([[A, B], [B, A]].into_iter().cycle()) {
+        let mut world = pair(seed, BOTH_ON);
+        let withheld = Rc::new(RefCell::new(None));
+        let (to_withhold, from) = (withheld.clone(), world.hosts[later].address);
+        world.gate(move |sent| {
+            let mut withheld = to_withhold.borrow_mut();
+            let is_first = sent.what == What::Response && sent.from == from && withheld.is_none();
+            if is_first {
+                *withheld = Some(sent.clone());
+            }
+            !is_first
+        });
+        world.send(early, later);
+        // The initiations cross.
+        world.run(millis(5));
+        world.send(later, early);
+        world.run(secs(3));
+        let response = withheld.borrow_mut().take().unwrap();
+        world.inject(&response.bytes, response.from, early);
+        world.run(millis(100));
+        world.assert_flows(A, B);
     }
 }
