@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::{
     blocks::Block,
     cache::Cache,
-    log::Parts,
+    change_log::Parts,
     node_json::texts,
     nodes::Entry,
     object::NodeId,

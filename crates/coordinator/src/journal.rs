@@ -16,8 +16,8 @@ use std::{
 
 pub(crate) use self::undo::Undo;
 use crate::{
+    change_log::{Change, Log, Parts},
     connections::StreamId,
-    log::{Change, Log, Parts},
     merged_changes::{MergedCache, MergedChanges},
     object::{Kind, Node, NodeId, Object, Stored},
     pending::PendingRegistrations,

@@ -23,6 +23,7 @@ mod audit;
 mod audit_hash;
 mod blocks;
 mod cache;
+mod change_log;
 mod connections;
 mod directory;
 mod frame;
@@ -30,7 +31,7 @@ mod hostinfo;
 mod identity;
 mod import;
 mod journal;
-mod log;
+mod map_session;
 mod merged_changes;
 mod names;
 mod node_index;
@@ -43,7 +44,6 @@ mod refusal;
 mod request;
 mod routers;
 pub mod secret;
-mod session;
 mod settings;
 mod ssh_checks;
 mod state;
@@ -68,11 +68,11 @@ pub use self::{
     hostinfo::Hostinfo,
     identity::is_same_issuer,
     import::{Adjustment, Import, ImportOutcome, SkipReason},
+    map_session::{PollResult, Session},
     names::is_label,
     nodes::NodeView,
     refusal::Refusal,
     request::{MapRequest, RegisterRequest},
-    session::{PollResult, Session},
     settings::{Dns, Settings},
     ssh_checks::{SshLogin, SshOutcome},
     state::{

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    log::{Change, Log, Parts},
+    change_log::{Change, Log, Parts},
     object::NodeId,
 };
 

@@ -26,7 +26,7 @@ use tailnet::keys::{MachinePublic, NodePublic};
 use crate::{
     addresses::Addresses,
     blocks::{Block, Blocks},
-    log::Parts,
+    change_log::Parts,
     node_index::NodeIndexes,
     object::{Node, NodeId, UserId},
     routers::{Routers, is_exit},

@@ -22,7 +22,7 @@ mod routes;
 mod sign_in;
 mod slow_hash;
 mod ssh_checks;
-mod tka;
+mod tka_commands;
 mod undo;
 mod users;
 
@@ -37,7 +37,7 @@ pub use self::{
     router_probes::{ProbedRouter, Prober},
     sign_in::Profile,
     slow_hash::UnverifiedKey,
-    tka::TkaStatus,
+    tka_commands::TkaStatus,
     undo::Redo,
     users::NewKey,
 };
@@ -46,11 +46,11 @@ use crate::{
     addresses::Addresses,
     api_keys::ApiKeys,
     audit::Audit,
+    change_log::{Change, Log, Parts},
     connections::Connections,
     directory::Directory,
     frame::FrameCache,
     journal::Journal,
-    log::{Change, Log, Parts},
     merged_changes::MergedChanges,
     nodes::{Entry, NodeChange, NodeView, Nodes},
     object::{KeyId, Kind, Node, NodeId, Object, PreAuthKey, Stored, User},

@@ -24,7 +24,7 @@ use std::{
 use packet::{IpRecv, IpSend, Poll, Ready, UdpRecv, UdpSend, Waker};
 use wg::{Time, stack};
 
-use crate::{Clock, Inbound, Outbound, rounds::Rounds, take_turns};
+use crate::{Clock, Inbound, Outbound, round_counter::Rounds, take_turns};
 
 /// CPU time used so far, by the calling thread and by the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -27,8 +27,8 @@ use wg::{
 };
 
 use crate::{
-    AEAD_BATCH, Clock, ControlSender, Inbox, Load, PREFIX_LEN, RelayQueues, Shared, codel::Codel,
-    prefix_table::Origins, stage::Stage, vector::vector,
+    AEAD_BATCH, Clock, ControlSender, Inbox, Load, PREFIX_LEN, RelayQueues, Shared,
+    batch_limit::vector, codel::Codel, prefix_table::Origins, stage::Stage,
 };
 
 /// Slots of a batch: as many as one `recvmmsg` fills.

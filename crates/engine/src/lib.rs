@@ -23,6 +23,7 @@
 //! overtake itself, and no lock is held during crypto.
 #![forbid(unsafe_code)]
 
+mod batch_limit;
 mod codel;
 mod control_channel;
 mod data_threads;
@@ -34,17 +35,16 @@ mod load;
 mod messages;
 mod observer;
 mod outbound;
+mod outbound_queue;
 mod own_packets;
 mod peer_sockets;
 mod prefix_table;
-mod queue;
 mod relay_queues;
-mod rounds;
+mod round_counter;
 mod shared;
 mod slow_path;
 mod stage;
 mod threads;
-mod vector;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

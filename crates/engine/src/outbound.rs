@@ -10,10 +10,10 @@
 //! a session is staged. Notices of the control half (a session was established, a keepalive is due)
 //! are handled before the next round, so that staged packets leave before newer ones.
 
+mod datagram_writer;
 mod fit;
 mod own_packets;
 mod sealer;
-mod unsealed;
 
 use std::{
     collections::VecDeque,
@@ -25,17 +25,17 @@ use std::{
 };
 
 use arrayvec::ArrayVec;
+use datagram_writer::{Item, Unsealed};
 use fit::Fit;
 use packet::{Ecn, IpRecv, Segments, UdpSend, ip::udp_payload, pcapng::Direction, wire::IpHeader};
 use sealer::Sealer;
 pub(crate) use sealer::count_failure;
-use unsealed::{Item, Unsealed};
 use wg::{Device, DropReason, KeyUser, OutboundNotice, Peer, Routes, StagedPackets, Time};
 
 use crate::{
     Clock, Filter, IcmpErrors, Load, OwnPackets, Shared,
     observer::{View, Watch},
-    queue::{Queue, QueuedPacket, ROUND_PACKETS, Round},
+    outbound_queue::{Queue, QueuedPacket, ROUND_PACKETS, Round},
     stage::Stage,
 };
 

@@ -17,7 +17,7 @@ use crate::{
     Attachments, Clock, CpuClock, Inbound, Inbox, Load, Outbound, Shared, SlowPath,
     data_threads::{DataThread, Usage},
     lock,
-    rounds::Rounds,
+    round_counter::Rounds,
 };
 
 /// The parts of a data plane.

@@ -433,7 +433,7 @@ fn rule(text: &str) -> Option<Rule> {
 }
 
 #[cfg(test)]
-mod undoing;
+mod undoing_tests;
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use member::agent::{
     control::{Command, Event, Settings, dial, run},
     roots::Roots,
 };
-use mesh::{dialing::ControlUrl, registration::Login, scope::Scope};
+use mesh::{dialing::ControlUrl, permitted_addresses::Scope, registration::Login};
 use tailnet::{
     keys::{DiscoPublic, MachineKey, MachinePublic, NodePublic},
     map_messages::Node,

@@ -13,7 +13,7 @@
 //! The agent is one thread. Slow work runs in separate tasks that report to [`core`]. The loop is
 //! [`run`](mod@run); [`core`] works without sockets.
 
-mod applied;
+mod applied_settings;
 mod check_tasks;
 mod clock;
 pub mod control;
@@ -22,13 +22,13 @@ mod core;
 pub mod derp;
 pub mod dns;
 mod host;
-mod line;
 pub mod local_api;
 mod machine;
-mod mesh;
 mod nat64_lookup;
+mod peer_paths;
 mod portmap;
 mod problems;
+mod process_channel;
 mod programs;
 mod relay_process;
 mod relays;

@@ -14,6 +14,6 @@
 
 pub mod agent;
 pub mod client;
-pub mod plane;
+pub mod data_plane;
 pub mod relay_server;
 pub mod tka;

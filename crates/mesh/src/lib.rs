@@ -13,7 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backoff;
-pub mod desired_host;
+pub mod desired_host_checks;
 pub mod dialing;
 pub mod home_relay;
 pub mod http_proxy;
@@ -26,9 +26,9 @@ pub mod node_settings;
 pub mod peer_filter;
 pub mod peer_paths;
 pub mod peer_relay;
+pub mod permitted_addresses;
 pub mod portmap;
 pub mod prefs;
 pub mod registration;
-pub mod scope;
 pub mod tka_command;
 pub mod tka_follower;

@@ -36,7 +36,7 @@ pub use forwarded_queries::{Forward, Reply, ReplyError};
 use fqdn::Fqdn;
 use sorted_map::Table;
 
-use crate::scope::Scope;
+use crate::permitted_addresses::Scope;
 
 /// The address of every node's resolver, in addition to the node's own addresses.
 pub const SERVICE_IPV4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 100);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-use crate::desired_host;
+use crate::desired_host_checks;
 
 /// The name that reveals the prefix by its addresses (RFC 7050 section 3).
 pub const NAME: &str = "ipv4only.arpa";
@@ -38,7 +38,7 @@ impl Prefix {
 
     fn behind(address: Ipv6Addr) -> Option<Self> {
         // All addresses with such a prefix would be on this machine or on a link.
-        if desired_host::is_reserved(&IpNet::from(IpAddr::V6(address))) {
+        if desired_host_checks::is_reserved(&IpNet::from(IpAddr::V6(address))) {
             return None;
         }
         LENGTHS.into_iter().find_map(|length| {
@@ -157,7 +157,7 @@ mod tests {
             prefix.bytes[RESERVED] = 0;
             let at = SocketAddr::new(IpAddr::from(v4), port);
             prop_assert_eq!(prefix.inward(prefix.outward(at)), at);
-            prop_assume!(!desired_host::is_reserved(&IpNet::from(IpAddr::V6(prefix.embed(KNOWN[0])))));
+            prop_assume!(!desired_host_checks::is_reserved(&IpNet::from(IpAddr::V6(prefix.embed(KNOWN[0])))));
             // A shorter prefix may match if zeros follow, but it gives the same addresses.
             let found = Prefix::behind(prefix.embed(KNOWN[0])).unwrap();
             prop_assert_eq!(found.embed(KNOWN[1]), prefix.embed(KNOWN[1]));

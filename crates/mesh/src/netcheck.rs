@@ -36,7 +36,7 @@ pub use self::{
     check_report::{NetInfo, ReflexiveAddress, Report},
     nat_type::{Mapping, Nat, PeerReports},
 };
-use crate::scope::Scope;
+use crate::permitted_addresses::Scope;
 
 /// UDP counts as blocked if no relay answers within this time.
 const STUN_TIMEOUT: Duration = Duration::from_secs(3);

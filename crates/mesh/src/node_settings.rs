@@ -21,13 +21,13 @@ use tailnet::{
 use self::lan::Lans;
 pub use self::tka_exclusions::{key_signature, rejected_by_tka};
 use crate::{
-    desired_host, magic_dns,
+    desired_host_checks, magic_dns,
     network_map::NetworkMap,
     peer_filter::{self, Input},
     peer_paths::{PeerInfo, PeerRelay},
     peer_relay,
+    permitted_addresses::{NOT_ADMITTED, Scope},
     prefs::Prefs,
-    scope::{NOT_ADMITTED, Scope},
 };
 
 /// The maximum number of routes to single peers. If exceeded, the networks of all nodes are routed
@@ -195,8 +195,9 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, environment: &Environment<'_>) 
             .filter(|_| !own.has_capability(peer_relay::NO_SERVER)),
     };
     // Without an interface the machine does not get the node's addresses.
-    let ranges = if environment.has_interface { environment.ranges } else { &desired_host::ALL };
-    let (host, refused) = desired_host::accept(&host, ranges, is_in(environment.connected));
+    let ranges =
+        if environment.has_interface { environment.ranges } else { &desired_host_checks::ALL };
+    let (host, refused) = desired_host_checks::accept(&host, ranges, is_in(environment.connected));
     problems.extend(refused);
     let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
     let peer_relays = peer_relays(&all, own, &grants);
@@ -307,7 +308,7 @@ fn exit_node(
 /// networks. All others are handled like subnets.
 fn own_addresses(node: &Node, environment: &Environment<'_>) -> Vec<IpNet> {
     let is_its = |net: &&IpNet| {
-        desired_host::is_address(net, environment.ranges, is_in(environment.connected))
+        desired_host_checks::is_address(net, environment.ranges, is_in(environment.connected))
     };
     node.addresses.iter().filter(is_its).copied().collect()
 }
@@ -331,7 +332,7 @@ fn wireguard(
         // `controlclient/map.go`).
         _ if peer.unsigned_peer_api_only => own.contains(net),
         0 => exit == Some(peer.key),
-        _ => own.contains(net) || prefs.route_all && desired_host::is_route(net),
+        _ => own.contains(net) || prefs.route_all && desired_host_checks::is_route(net),
     };
     let allowed_ips = peer.allowed_ips().iter().filter(is_accepted).map(IpNet::trunc).collect();
     Peer { key: peer.key, allowed_ips, keepalive: 0 }
@@ -356,8 +357,8 @@ fn routes(peers: &[Peer]) -> Vec<IpNet> {
     let all = peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
     let mut routes: BTreeSet<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
     if routes.len() > MAX_ROUTES {
-        routes.retain(|net| !desired_host::TAILNETS.iter().any(|all| all.contains(net)));
-        routes.extend(desired_host::TAILNETS);
+        routes.retain(|net| !desired_host_checks::TAILNETS.iter().any(|all| all.contains(net)));
+        routes.extend(desired_host_checks::TAILNETS);
     }
     routes.into_iter().collect()
 }

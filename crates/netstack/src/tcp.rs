@@ -15,7 +15,7 @@
 //! `poll_transmit` until it returns `None`.
 
 mod application;
-mod control;
+mod congestion_control;
 mod delivery;
 mod flight;
 mod input;
@@ -36,7 +36,7 @@ mod tests;
 
 use std::time::Duration;
 
-pub use control::CongestionControl;
+pub use congestion_control::CongestionControl;
 pub(crate) use input::Verdict;
 pub use keepalive::Keepalive;
 #[cfg(test)]
@@ -230,7 +230,7 @@ impl Connection {
     fn new(settings: Settings, ports: Ports, state: State) -> Self {
         let Settings { mss, receive_buffer, initial, ref budget, control, .. } = settings;
         let mss = u32::from(mss);
-        let control = control::Settings { algorithm: control, mss, seed: initial.0 };
+        let control = congestion_control::Settings { algorithm: control, mss, seed: initial.0 };
         let negotiated = Negotiated {
             mss,
             path: mss,

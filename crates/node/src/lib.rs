@@ -2,8 +2,8 @@
 //! and the control half.
 #![forbid(unsafe_code)]
 
+mod endpoint_names;
 mod mtu;
-mod names;
 mod paths;
 mod tap;
 
@@ -17,11 +17,11 @@ use std::{
 };
 
 use config::uapi::{Change, DeviceState, LoadStats, OffloadStats, SocketStats, Stats, Sum};
+pub use endpoint_names::Unanswered;
 pub use engine::Attachments;
 use engine::{Clock, ControlSender, CpuTime, Engine, Filter, Load, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 pub use mtu::{DEFAULT_MTU, tunnel_mtu};
-pub use names::Unanswered;
 use packet::{Endpoint, IpRecv, IpSend, Poll};
 pub use paths::ProbingStats;
 use sys::{
@@ -55,7 +55,7 @@ pub struct Node {
     filter: Arc<Filter>,
     control_datagrams: Option<ControlSender>,
     probing: paths::Probing,
-    names: names::Names,
+    names: endpoint_names::Names,
     engine: Engine,
 }
 
@@ -178,7 +178,7 @@ impl Node {
             filter,
             control_datagrams,
             probing: paths::Probing::default(),
-            names: names::Names::default(),
+            names: endpoint_names::Names::default(),
             engine,
         })
     }

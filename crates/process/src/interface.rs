@@ -21,7 +21,6 @@ use wg::PostQuantum;
 
 use crate::{
     closing,
-    control::{ControlSocket, Extras},
     events::{Event, EventSources},
     interface_extras::InterfaceExtras,
     lifecycle::{
@@ -31,6 +30,7 @@ use crate::{
     member::{self, Member},
     sandbox::Sandbox,
     supervisor::Supervisor,
+    uapi_socket::{ControlSocket, Extras},
     up::{Source, Up},
 };
 

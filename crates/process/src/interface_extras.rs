@@ -4,7 +4,7 @@
 use config::uapi::Stats;
 use ipnet::IpNet;
 
-use crate::control::Extras;
+use crate::uapi_socket::Extras;
 
 /// State of an interface that its node does not have.
 #[derive(Clone, Debug, Default)]

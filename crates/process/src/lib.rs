@@ -21,7 +21,6 @@ mod child;
 mod children;
 mod closing;
 mod conf_file;
-mod control;
 mod endpoints;
 mod events;
 mod framing;
@@ -38,6 +37,7 @@ mod resolver;
 mod sandbox;
 mod supervisor;
 mod syslog;
+mod uapi_socket;
 mod up;
 mod wg_quick;
 

@@ -37,12 +37,12 @@ use wg::{Crypto, PostQuantum};
 
 use crate::{
     caller,
-    control::{ControlSocket, Extras},
     events::{Event, EventSources, Message, changes_since, next_event, release_unused},
     log_error::log_error,
     metrics::{self, Metrics},
     sandbox::Sandbox,
     supervisor::Supervisor,
+    uapi_socket::{ControlSocket, Extras},
 };
 
 /// The format of the log on standard error.

@@ -27,7 +27,7 @@ use std::{
     sync::Arc,
 };
 
-use ::member::plane::{self, Ends, KeyFile, OnIdentity, PlaneHandle};
+use ::member::data_plane::{self, Ends, KeyFile, OnIdentity, PlaneHandle};
 use anyhow::{Context, anyhow};
 use ipnet::IpNet;
 use node::{Attachments, Node, tunnel_mtu};
@@ -135,7 +135,7 @@ impl Member {
             stored.with_context(|| ranges.display().to_string())?;
         }
         let (ours, theirs) = Channel::pair().context("line")?;
-        let (attached, ends) = plane::attach(wake);
+        let (attached, ends) = data_plane::attach(wake);
         let member = Self {
             name: name.to_owned(),
             index,
@@ -161,7 +161,7 @@ impl Member {
     /// The kernel refuses.
     pub(crate) fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         node.search_paths(self.path_mtu);
-        let Some(index) = self.index else { return plane::open_socket(node, &self.state) };
+        let Some(index) = self.index else { return data_plane::open_socket(node, &self.state) };
         let netlink = Netlink::open()?;
         let mtu = tunnel_mtu(&netlink, &[], 0)?;
         netlink.set_mtu(index, mtu).with_context(|| format!("MTU = {mtu}"))?;
@@ -169,7 +169,7 @@ impl Member {
         let mark = config::uapi::Change { fwmark: Some(self.mark()), ..Default::default() };
         node.apply(mark).context("mark")?;
         netlink.set_up(index).context("setting the interface up")?;
-        plane::open_socket(node, &self.state)
+        data_plane::open_socket(node, &self.state)
     }
 
     /// Starts the steward, which starts the agent. Requires all privileges.
@@ -200,7 +200,7 @@ impl Member {
     ) -> anyhow::Result<()> {
         let Some((ends, line, keys)) = self.plane.take() else { return Ok(()) };
         self.plane_handle =
-            Some(plane::start(node, ends, line, keys, on_identity).context("threads")?);
+            Some(data_plane::start(node, ends, line, keys, on_identity).context("threads")?);
         Ok(())
     }
 

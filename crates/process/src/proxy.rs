@@ -32,7 +32,6 @@ use sys::{
 use wg::PostQuantum;
 
 use crate::{
-    control::{ControlSocket, Extras},
     endpoints::Endpoints,
     events::{Event, EventSources},
     lifecycle::{
@@ -43,6 +42,7 @@ use crate::{
     metrics::Metrics,
     sandbox::Sandbox,
     supervisor::Supervisor,
+    uapi_socket::{ControlSocket, Extras},
 };
 
 /// The options of the process.

@@ -22,7 +22,7 @@ use std::{
 
 use anyhow::{Context, anyhow, bail};
 use config::EndpointName;
-use mesh::scope::addresses_in;
+use mesh::permitted_addresses::addresses_in;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sys::{
     Channel,

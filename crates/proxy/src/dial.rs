@@ -16,7 +16,7 @@ use super::{
     local::Stream,
     namespace::unspecified,
     reach::Reach,
-    resolver::{Resolver, message::Record},
+    resolver::{Resolver, dns_message::Record},
     stack::{Datagrams, Stack},
 };
 use config::conf::Dns;

@@ -18,6 +18,7 @@
 // Without the feature `http` many parts are unused.
 #![cfg_attr(not(feature = "http"), allow(dead_code))]
 
+mod byte_relay;
 mod capacity;
 mod connections;
 mod dial;
@@ -34,7 +35,6 @@ mod namespace;
 #[cfg(feature = "http")]
 mod proxies;
 mod reach;
-mod relay;
 mod resolver;
 mod serve;
 #[cfg(feature = "http")]
@@ -56,7 +56,7 @@ pub use in_process::InProcessStack;
 pub use namespace::KernelStack;
 #[cfg(feature = "http")]
 pub use proxies::{PeerLookup, Proxies, ProxiesHandle, ProxyRuntime, ProxyThread, TunnelSide};
-pub use resolver::message as dns;
+pub use resolver::dns_message as dns;
 #[cfg(feature = "http")]
 pub use services::read_users;
 pub use stack::Stack;

@@ -13,8 +13,8 @@ use sys::{
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 
 use super::{
+    byte_relay::OnMove,
     local::Stream,
-    relay::OnMove,
     splice::splice,
     stack::{Accept, Stack},
 };

@@ -1,7 +1,7 @@
 //! Resolves names through the tunnel: queries the servers of `DNS` by UDP, and by TCP if the answer is
 //! truncated (RFC 1035, RFC 7766).
 
-pub mod message;
+pub mod dns_message;
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-use self::message::{Answer, Query, Record};
+use self::dns_message::{Answer, Query, Record};
 use super::{
     namespace::unspecified,
     reach::Reach,

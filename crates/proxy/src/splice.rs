@@ -15,8 +15,8 @@ use tokio::{
 };
 
 use super::{
+    byte_relay::{Broken, Copied, Direction, OnMove, Progress, ROUNDS, State, carry_both},
     local::Stream,
-    relay::{Broken, Copied, Direction, OnMove, Progress, ROUNDS, State, carry_both},
 };
 
 /// The maximum number of empty pipes that a thread stores for reuse, of two descriptors each.
@@ -142,7 +142,7 @@ impl Socket for UnixStream {
 /// stream; 2 times with 64), and copies out of the tunnel, where splice(2) reached 0.85 times.
 ///
 /// # Errors
-/// As for [`super::relay::relay`].
+/// As for [`super::byte_relay::relay`].
 pub(super) async fn splice(
     here: &mut Stream,
     there: &mut TcpStream,

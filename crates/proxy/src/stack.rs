@@ -14,8 +14,8 @@ use tokio::{
 use config::uapi::StackDrops;
 
 use super::{
+    byte_relay::{OnMove, relay},
     local::Stream,
-    relay::{OnMove, relay},
 };
 
 /// A TCP/IP stack that sends its packets through the tunnel.

@@ -17,7 +17,7 @@ mod leases;
 mod writer;
 
 #[cfg(test)]
-mod model;
+mod model_tests;
 
 use std::sync::{
     Arc, Mutex, PoisonError, RwLock,

@@ -19,9 +19,9 @@
 //! Checked SSH logins are confirmed in the same way.
 
 mod claims;
+mod json_members;
 mod login_error;
 mod logins;
-mod members;
 mod metadata;
 mod pages;
 mod provider;

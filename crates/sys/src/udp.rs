@@ -13,7 +13,7 @@
 
 mod address;
 mod cmsg;
-mod control;
+mod control_datagrams;
 mod flood_filter;
 mod gates;
 mod mmsg;

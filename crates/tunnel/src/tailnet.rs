@@ -56,7 +56,7 @@ use std::{net::IpAddr, thread::JoinHandle};
 use member::{
     agent::local_api::{Reply, Request, watcher},
     client::read_server_key,
-    plane::PlaneHandle,
+    data_plane::PlaneHandle,
 };
 use mesh::local_json::{AuthKey, Notify, StartOptions, State, WatchMask};
 use tokio::{

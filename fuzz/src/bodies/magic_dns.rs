@@ -2,7 +2,7 @@
 
 use mesh::{
     magic_dns::{Answer, Config, Host, Names, Resolver, Transport, UDP_LEN},
-    scope::Scope,
+    permitted_addresses::Scope,
 };
 
 use super::take;

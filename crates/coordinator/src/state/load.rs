@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::State;
 use crate::{
     audit::Audit,
+    change_log::{Change, Log, Parts},
     connections::Connections,
     hostinfo::Hostinfo,
     journal::Journal,
-    log::{Change, Log, Parts},
     node_index::NO_INDEX,
     object::{Kind, Node, NodeId, Stored, User, UserId},
     settings::Settings,

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::State;
 use crate::{
-    log::Parts,
+    change_log::Parts,
     names,
     object::{Node, NodeId},
     refusal::Refusal,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::State;
 use crate::{
+    change_log::Parts,
     hostinfo::Hostinfo,
-    log::Parts,
     names,
     object::{Node, NodeId},
     request::MapRequest,

@@ -7,7 +7,7 @@ use policy::{Compiled, Nodes, Policy, Role};
 
 use super::State;
 use crate::{
-    log::{Change, Parts},
+    change_log::{Change, Parts},
     node_index, nodes,
     object::{self, Kind, Node, NodeId, PolicyId, User, UserId},
     refusal::Refusal,

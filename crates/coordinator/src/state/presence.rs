@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::State;
-use crate::{connections::StreamId, log::Parts, object::NodeId, time::Time, timers::Timer};
+use crate::{change_log::Parts, connections::StreamId, object::NodeId, time::Time, timers::Timer};
 
 /// The minimum time after which an ephemeral node is deleted that was never connected: it may still connect.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5 * 60);

@@ -20,8 +20,8 @@ use tailnet::keys::{MachinePublic, NodePublic};
 
 use super::{State, policies::policy_node};
 use crate::{
+    change_log::Parts,
     hostinfo::Hostinfo,
-    log::Parts,
     names,
     node_json::{login_of, user_of},
     object::{Kind, Node, NodeId, PreAuthKey, RegisterMethod, UserId},

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 
 use super::State;
-use crate::{log::Parts, object::NodeId};
+use crate::{change_log::Parts, object::NodeId};
 
 impl State {
     /// The connected routers with a connected standby for one of their networks. Only these are probed.

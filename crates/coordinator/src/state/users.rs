@@ -2,7 +2,7 @@
 
 use super::State;
 use crate::{
-    log::Parts,
+    change_log::Parts,
     object::{KeyId, Kind, PreAuthKey, User, UserId},
     refusal::Refusal,
     secret::{self, Hash},

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use packet::icmp::{is_unfragmentable, packet_too_big};
 use wg::{Device, DropReason, PathLimit, Peer, Time};
 
-use super::unsealed::Item;
+use super::datagram_writer::Item;
 use crate::IcmpErrors;
 
 /// Every IPv6 path has at least this MTU (RFC 8200 section 5). Senders must not be sent a smaller

@@ -7,7 +7,7 @@ use crypto::aead;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
 use wg::{Device, DropReason, SentDatagrams, Time, message::DATA_HEADER_LEN, stack};
 
-use super::unsealed::{InBandDatagram, Unsealed};
+use super::datagram_writer::{InBandDatagram, Unsealed};
 use crate::{AEAD_BATCH, Shared, datagram_sender::DatagramSender, stage::Work};
 
 /// The sealing stage, with its present round.

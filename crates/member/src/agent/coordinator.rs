@@ -38,7 +38,7 @@ use super::{
     clock::Clock,
     control::{Command, Event},
     local_api::{ApiError, Reply},
-    mesh::Mesh,
+    peer_paths::Mesh,
     problems::Problems,
     this_node::ThisNode,
     tka::Tka,

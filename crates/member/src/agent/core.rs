@@ -30,18 +30,18 @@ use tailnet::map_messages::DerpRegion;
 use zeroize::Zeroizing;
 
 use super::{
-    applied::{AppliedSettings, Surroundings},
+    applied_settings::{AppliedSettings, Surroundings},
     check_tasks::{CheckResult, CheckTasks},
     clock::Clock,
     control,
     coordinator::{self, Coordinator, EXPIRED, Effect, Notification, is_page},
     derp,
     host::Host,
-    line::LineSender,
     local_api::{ApiError, Reply, Request},
     machine::Machine,
-    mesh::{Mesh, Output as MeshOutput},
+    peer_paths::{Mesh, Output as MeshOutput},
     problems::Problems,
+    process_channel::LineSender,
     programs::Programs,
     relay_process::RelayProcess,
     relays::Relays,

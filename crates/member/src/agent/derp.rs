@@ -25,7 +25,7 @@ mod tls;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use mesh::scope::Scope;
+use mesh::permitted_addresses::Scope;
 use tailnet::{
     keys::NodePublic,
     map_messages::{DerpMap, DerpRegion},

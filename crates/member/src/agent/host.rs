@@ -15,8 +15,8 @@ use mesh::magic_dns::{Config, Names};
 use super::{
     control::dial::SocketHook,
     dns::{Served, Server, Sockets},
-    line::LineSender,
     problems::Problems,
+    process_channel::LineSender,
 };
 
 /// The configuration of the host.

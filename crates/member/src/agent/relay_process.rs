@@ -19,7 +19,7 @@ use mesh::{
     peer_filter::Grants,
     peer_paths::{To, Transmit},
     peer_relay::MAY_ALLOCATE,
-    scope::Scope,
+    permitted_addresses::Scope,
 };
 use tailnet::{
     disco::{Message, RelayEndpoint},
@@ -28,9 +28,9 @@ use tailnet::{
 
 use super::{
     check_tasks::CheckResult,
-    line::{LineSender, queue},
-    mesh::AllocationRequest,
+    peer_paths::AllocationRequest,
     problems::Problems,
+    process_channel::{LineSender, queue},
 };
 
 /// The most pending requests. The relay answers in microseconds.

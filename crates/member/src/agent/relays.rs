@@ -8,7 +8,7 @@ use getrandom::{
     SysRng,
     rand_core::{Rng as _, UnwrapErr},
 };
-use mesh::scope::Scope;
+use mesh::permitted_addresses::Scope;
 use tailnet::map_messages::DerpMap;
 use tokio::sync::{mpsc, oneshot};
 

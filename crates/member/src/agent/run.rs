@@ -20,10 +20,11 @@ use super::{
         dial::{Dialer, SocketHook},
     },
     core::{self, Agent, Input, Parts},
-    derp, line,
+    derp,
     local_api::Writers,
     machine::{self, Machine},
     portmap::{self, PortMapping},
+    process_channel,
     state_folder::StateFolder,
 };
 
@@ -35,12 +36,12 @@ const RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Runs until the data plane ends, or the program that contains the agent.
 pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (to_core, mut from_plane) = mpsc::channel(CHANNEL_CAPACITY);
-    let (plane, plane_line) = line::open(lines.plane, to_core).context("line")?;
+    let (plane, plane_line) = process_channel::open(lines.plane, to_core).context("line")?;
     let (to_core, mut from_steward) = mpsc::channel(CHANNEL_CAPACITY);
-    let opened = lines.steward.map(|steward| line::open(steward, to_core.clone()));
+    let opened = lines.steward.map(|steward| process_channel::open(steward, to_core.clone()));
     let (steward, steward_line) = opened.transpose().context("steward")?.unzip();
     let (to_core, mut from_relay_server) = mpsc::channel(CHANNEL_CAPACITY);
-    let opened = lines.relay_server.map(|line| line::open(line, to_core.clone()));
+    let opened = lines.relay_server.map(|line| process_channel::open(line, to_core.clone()));
     let (relay_server, relay_server_line) = opened.transpose().context("relay")?.unzip();
     let user = (!options.has_own_user).then(sys::process::effective_user);
     let writers = Arc::new(Writers::new(user));

@@ -6,8 +6,8 @@ use mesh::{
     dialing::ControlUrl,
     local_json::PingResult,
     network_map::{Changes, NetworkMap},
+    permitted_addresses::Scope,
     prefs::{Login, Prefs},
-    scope::Scope,
 };
 use tailnet::{
     keys::{MachinePublic, NodePublic},

@@ -16,11 +16,11 @@ use tailnet::{
 };
 
 use super::{
-    applied::AppliedSettings,
+    applied_settings::AppliedSettings,
     clock::Clock,
     coordinator::Coordinator,
     local_api::{Request, WhoIsQuery},
-    mesh::{Mesh, direct},
+    peer_paths::{Mesh, direct},
     problems::Problems,
     this_node::ThisNode,
 };

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use tailnet::map_messages::Node;
 
 use super::{Environment, MAX_REPORTED};
-use crate::desired_host;
+use crate::desired_host_checks;
 
 /// The networks of this machine with tailnet addresses.
 pub(super) struct Lans<'a> {
@@ -20,7 +20,7 @@ impl<'a> Lans<'a> {
     pub(super) fn of(environment: &Environment<'a>) -> Self {
         let is_lan = |net: &&IpNet| {
             net.prefix_len() < net.max_prefix_len()
-                && desired_host::TAILNETS.iter().any(|all| all.contains(&net.addr()))
+                && desired_host_checks::TAILNETS.iter().any(|all| all.contains(&net.addr()))
         };
         let connected = environment.connected.iter().filter(|_| environment.has_interface);
         Self { networks: connected.filter(is_lan).collect(), ranges: environment.ranges }

@@ -11,7 +11,7 @@ use super::{
     rank::Rank,
     timing::{AGAIN, CALL_CANDIDATES, MAP_CANDIDATES, RECEIVED_CANDIDATES, RECEIVED_LIFETIME},
 };
-use crate::scope::Scope;
+use crate::permitted_addresses::Scope;
 
 /// All candidates of a peer, IPv6 first.
 #[derive(Clone, Debug, Default)]

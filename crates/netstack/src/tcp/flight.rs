@@ -2,7 +2,7 @@
 //! and end of recovery (RFC 5681, 6675, 8985).
 
 use super::{
-    control::{AckEvent, CongestionControl, Control, Loss, SendEvent, Settings},
+    congestion_control::{AckEvent, CongestionControl, Control, Loss, SendEvent, Settings},
     delivery::{Delivery, Snapshot},
     options::Block,
     pacer::Pacer,

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::{
-    control::Settings,
+    congestion_control::Settings,
     flight::{Ack, Flight},
     options::Block,
     ring::Ring,

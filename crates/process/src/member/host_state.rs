@@ -1,7 +1,7 @@
 //! The changes that the steward made to the host, and the steps to the desired state of the agent.
 //!
 //! Each part is compared with the applied state, and only differences are applied. A failed part
-//! is reported, and applied again with the next desired state. `mesh::desired_host` limits the
+//! is reported, and applied again with the next desired state. `mesh::desired_host_checks` limits the
 //! states that an agent may request.
 
 mod name_files;
@@ -16,7 +16,7 @@ use host::{
 };
 use ipc::{DesiredDns, DesiredHost, FromSteward};
 use ipnet::IpNet;
-use mesh::desired_host;
+use mesh::desired_host_checks;
 use sys::{
     Errno,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route},
@@ -116,7 +116,7 @@ impl HostState {
             // The networks are unknown, so private addresses are not accepted.
             Err(_) => true,
         };
-        let (desired, mut problems) = desired_host::accept(desired, &self.ranges, is_in_use);
+        let (desired, mut problems) = desired_host_checks::accept(desired, &self.ranges, is_in_use);
         let mut report = |what: &str, done: anyhow::Result<()>| {
             if let Err(error) = done {
                 problems.push(format!("{what}: {error:#}"));

@@ -21,10 +21,10 @@ use tokio::io::AsyncWrite;
 
 use super::input::Input;
 use crate::{
+    byte_relay::{Half, Progress, relay_answer},
     connections::Connection,
     http::{Body, RequestInfo},
     local::Stream,
-    relay::{Half, Progress, relay_answer},
     serve::unless_evicted,
     stack::Stack,
 };

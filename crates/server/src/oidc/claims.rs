@@ -2,7 +2,7 @@
 
 use coordinator::{Profile, Time, object::Identity};
 
-use super::{login_error::LoginError, members::Members, table::OidcTable};
+use super::{json_members::Members, login_error::LoginError, table::OidcTable};
 
 /// Maximum size of `sub`, in bytes. Providers may use 255 characters (OpenID Connect Core, section
 /// 2).

@@ -7,7 +7,7 @@ use coordinator::is_same_issuer;
 use hyper::Uri;
 use openidconnect::{AuthUrl, core::CoreJwsSigningAlgorithm};
 
-use super::{members::Members, token::is_asymmetric};
+use super::{json_members::Members, token::is_asymmetric};
 
 /// Path of the metadata, below the issuer.
 const PLACE: &str = ".well-known/openid-configuration";

@@ -18,8 +18,8 @@ use tokio::{sync::Mutex, time::Instant};
 
 use super::{
     claims::UserClaims,
+    json_members::Members,
     login_error::LoginError,
-    members::Members,
     metadata::{Metadata, MetadataError},
     table::OidcTable,
     token::{self, Expected, TokenError},

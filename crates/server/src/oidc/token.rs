@@ -15,7 +15,7 @@ use openidconnect::{
 };
 use serde_json::Value;
 
-use super::members::Members;
+use super::json_members::Members;
 
 /// Types of tokens. A header may name them with or without `application/` (RFC 7515, section 4.1.9).
 const TYPES: [&str; 2] = ["jwt", "jose"];

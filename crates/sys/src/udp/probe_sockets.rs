@@ -22,7 +22,9 @@ use nix::{
 };
 use packet::{Endpoint, SendError};
 
-use super::{BindError, Shared, UdpReceiver, UdpSocket, control::send_by, socket::Socket};
+use super::{
+    BindError, Shared, UdpReceiver, UdpSocket, control_datagrams::send_by, socket::Socket,
+};
 use crate::{poll, wake::Wake};
 
 /// The maximum length of a datagram in bytes. Longer ones are truncated.

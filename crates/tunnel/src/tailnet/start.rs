@@ -11,7 +11,7 @@ use std::{
 
 use member::{
     agent::{self, Clients, Folder, Lines, roots::Roots},
-    plane::{self, KeyFile, PlaneHandle},
+    data_plane::{self, KeyFile, PlaneHandle},
 };
 use node::Node;
 use packet::UdpRecv as _;
@@ -52,7 +52,7 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
 
     let offloads = Arc::new(Offloads::default());
     let udp = UdpSocket::unbound(&offloads).map_err(system)?;
-    let (attached, ends) = plane::attach(udp.1.waker());
+    let (attached, ends) = data_plane::attach(udp.1.waker());
     let identity = Arc::<Identity>::default();
     let node = Arc::<OnceLock<Weak<Node>>>::default();
     let node_reference = node.clone();
@@ -67,7 +67,7 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
     let node = running;
     node.search_paths(true);
     node.set_post_quantum(PostQuantum::On);
-    let bound = plane::open_socket(&node, state);
+    let bound = data_plane::open_socket(&node, state);
     bound.map_err(|error| system(io::Error::other(format!("{error:#}"))))?;
 
     let (line, agents_end) = Channel::pair().map_err(system)?;
@@ -82,7 +82,7 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
         );
         addresses_sender.send_replace(identity_update.addresses);
     });
-    let plane_handle = plane::start(&node, ends, line, keys, on_identity).map_err(system)?;
+    let plane_handle = data_plane::start(&node, ends, line, keys, on_identity).map_err(system)?;
     let agent = Agent::start(&own, agents_end, plane_handle).map_err(system)?;
     Ok((Tunnel::from_running(RunningTunnel::for_tailnet(net, node, agent)), addresses))
 }

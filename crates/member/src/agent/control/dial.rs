@@ -13,7 +13,7 @@ use std::{
 
 use mesh::{
     http_proxy::{Proxies, Proxy},
-    scope::Scope,
+    permitted_addresses::Scope,
 };
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use tokio::{

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, net::IpAddr, time::Duration};
 
-use mesh::{http_proxy::ProxyError, scope::NOT_ADMITTED};
+use mesh::{http_proxy::ProxyError, permitted_addresses::NOT_ADMITTED};
 use rustls::CertificateError;
 use tailnet::{keys::MachinePublic, ts2021::noise_handshake::HandshakeError};
 

@@ -2,7 +2,8 @@
 //! the channel is full, the latest value of each state waits here.
 
 use mesh::{
-    dialing::ControlUrl, netcheck::NetInfo, prefs::Prefs, scope::Scope, tka_follower::SyncRequest,
+    dialing::ControlUrl, netcheck::NetInfo, permitted_addresses::Scope, prefs::Prefs,
+    tka_follower::SyncRequest,
 };
 use serde_json::{Value, json};
 use tailnet::{

@@ -8,19 +8,19 @@ use tokio::sync::mpsc;
 
 use super::Agent;
 use crate::agent::{
-    applied::AppliedSettings,
+    applied_settings::AppliedSettings,
     check_tasks::{CheckResult, CheckTasks},
     clock::Clock,
     control::{self, dial::SocketHook},
     coordinator::{Connect, Coordinator, SessionParts},
     derp,
     host::Host,
-    line::LineSender,
     local_api::Writers,
     machine::Machine,
-    mesh::Mesh,
+    peer_paths::Mesh,
     portmap::PortMapping,
     problems::Problems,
+    process_channel::LineSender,
     programs::Programs,
     relay_process::RelayProcess,
     relays::Relays,

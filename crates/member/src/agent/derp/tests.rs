@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use getrandom::{SysRng, rand_core::UnwrapErr};
-use mesh::{http_proxy::Proxies, scope::Scope};
+use mesh::{http_proxy::Proxies, permitted_addresses::Scope};
 use rustls::RootCertStore;
 use tailnet::{
     derp::seal_login,

@@ -11,7 +11,7 @@ use std::{
 
 use mesh::{
     magic_dns::{Forward, Reply, Resolver},
-    scope::NOT_ADMITTED,
+    permitted_addresses::NOT_ADMITTED,
 };
 use tokio::{
     io::AsyncReadExt,

@@ -13,8 +13,8 @@ use tokio::{
 
 use super::{End, Input};
 use crate::{
+    byte_relay::ROUNDS,
     http::{Answer, Body, Chunks, Follows, HEAD_MAX, RequestInfo},
-    relay::ROUNDS,
     serve::REQUEST_TIMEOUT,
 };
 

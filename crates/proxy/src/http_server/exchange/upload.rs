@@ -9,7 +9,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Input;
-use crate::{http::Body, local::Stream, relay::Half};
+use crate::{byte_relay::Half, http::Body, local::Stream};
 
 /// Bytes after a request that are read before its answer has ended, to notice that the client is
 /// gone.

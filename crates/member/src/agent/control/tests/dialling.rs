@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use mesh::{http_proxy::Proxies, scope::Scope};
+use mesh::{http_proxy::Proxies, permitted_addresses::Scope};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::{RootCertStore, ServerConfig, pki_types::PrivateKeyDer};
 use tokio::{

@@ -3,7 +3,7 @@ use mesh::peer_relay::MAY_ALLOCATE;
 use tailnet::disco::{AllocateRequest, Disco, Message};
 
 use super::*;
-use crate::agent::mesh::AllocationRequest;
+use crate::agent::peer_paths::AllocationRequest;
 
 /// WireGuard data of this peer.
 fn data(from: u8, count: usize) -> derp::Event {

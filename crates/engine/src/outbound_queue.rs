@@ -27,7 +27,7 @@ use arrayvec::ArrayVec;
 use packet::{Batch, Offload, ip::mark_congestion, wire::IpHeader};
 use wg::Time;
 
-use crate::{codel::Codel, vector::vector};
+use crate::{batch_limit::vector, codel::Codel};
 
 /// Number of queues, addressed by a `u8`. Flows in the same queue share its turn (RFC 8290 has
 /// 1024).

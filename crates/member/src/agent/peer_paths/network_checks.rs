@@ -12,7 +12,7 @@ use mesh::{
     nat64::Prefix,
     netcheck::{Families, Nat, NetInfo, Netcheck, PeerReports, ReflexiveAddress, Report},
     peer_paths::PublicEndpoint,
-    scope::Scope,
+    permitted_addresses::Scope,
 };
 use tailnet::{map_messages::DerpMap, ts2021::requests::EndpointKind};
 

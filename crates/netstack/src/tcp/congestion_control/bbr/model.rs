@@ -3,7 +3,7 @@
 use super::{Bbr, Phase, UNBOUNDED};
 use crate::{
     tcp::{
-        control::{AckEvent, Loss},
+        congestion_control::{AckEvent, Loss},
         delivery::Sample,
         seq::Seq,
     },

@@ -1,4 +1,4 @@
-//! AuxiliarySocket sockets for birthday probing (docs/decisions/0013): many for some seconds, then the
+//! Sockets for birthday probing (docs/decisions/0013): many for some seconds, then the
 //! one at which a peer's probe arrived.
 //!
 //! ```text

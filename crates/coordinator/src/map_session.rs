@@ -22,8 +22,8 @@ use serde_json::{Map, Value, json};
 use tailnet::keys::NodePublic;
 
 use crate::{
+    change_log::{Log, Parts},
     frame::{Fields, Frame, FrameKey, Part, PeerUpdate, patch},
-    log::{Log, Parts},
     merged_changes::MergedChanges,
     node_json,
     nodes::Entry,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Bbr, Phase, UNBOUNDED, is_loss_too_high};
 use crate::{
-    tcp::{control::AckEvent, delivery::Sample, seq::Seq},
+    tcp::{congestion_control::AckEvent, delivery::Sample, seq::Seq},
     time::Time,
 };
 

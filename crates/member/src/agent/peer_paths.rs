@@ -27,7 +27,7 @@ use ipc::{Activity, Incoming, Path, Relayed, ToDataPlane};
 use mesh::{
     netcheck::ReflexiveAddress,
     peer_paths::{Event, PathView, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
-    scope::Scope,
+    permitted_addresses::Scope,
 };
 use tailnet::{
     derp::{Bundles, read_bundle},

@@ -14,7 +14,7 @@ use tailnet::{
 pub use self::status::TkaStatus;
 use super::State;
 use crate::{
-    log::{Change, Parts},
+    change_log::{Change, Parts},
     nodes::Entry,
     object::{self, Kind, NodeId, TkaUpdate, TkaUpdateId},
     refusal,

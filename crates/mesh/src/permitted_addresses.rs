@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::{desired_host, dialing::ControlUrl};
+use crate::{desired_host_checks, dialing::ControlUrl};
 
 /// The reason why an address is refused, and the remedy.
 pub const NOT_ADMITTED: &str = "an address of this machine, of a link or of a group of hosts. A coordinator \
@@ -46,7 +46,7 @@ impl Scope {
             address if address.is_loopback() => self.loopback,
             address if is_link_local(address) => self.link_local,
             // These include unspecified, multicast and broadcast addresses.
-            address => !desired_host::is_reserved(&IpNet::from(address)),
+            address => !desired_host_checks::is_reserved(&IpNet::from(address)),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Bbr, Phase};
 use crate::{
-    tcp::{control::AckEvent, delivery::Delivery, seq::Seq},
+    tcp::{congestion_control::AckEvent, delivery::Delivery, seq::Seq},
     time::Time,
 };
 

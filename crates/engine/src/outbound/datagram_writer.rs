@@ -1,5 +1,5 @@
-//! Datagrams that are unsealed at their final position but not yet sealed: header, segment, padding
-//! and space for the tag. Their counters are reserved.
+//! Writes datagrams at their final position: header, segment, padding and space for the tag. Their
+//! counters are reserved. The sealer encrypts them in place.
 
 use std::{ops::Range, sync::Arc};
 
