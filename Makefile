@@ -294,9 +294,6 @@ soak: build build-tests
 	SOAK_SECONDS=$$(( $(MINUTES) * 60 )) LINERATE_BIN=$(abspath $(TARGET))/release/linerate \
 	  $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) soak::
 
-# `--version` shows the commit.
-build server: export LINERATE_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
-
 build:
 	cargo build --release -p linerate-cli
 

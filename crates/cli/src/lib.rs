@@ -212,6 +212,8 @@ enum Command {
     Genpsk,
     /// Read a private key from standard input and print its public key.
     Pubkey,
+    /// Print the version, the commit and the target.
+    Version,
 }
 
 impl Command {
@@ -229,6 +231,7 @@ impl Command {
                 | Self::Genkey
                 | Self::Genpsk
                 | Self::Pubkey
+                | Self::Version
         )
     }
 }
@@ -246,8 +249,7 @@ enum Setting {
     },
 }
 
-/// The version with the commit, which a build gets by the environment variable LINERATE_COMMIT, and the
-/// target.
+/// The version with the commit, if `packaging/commit.rs` found it, and the target.
 fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         sys::process::long_version(env!("CARGO_PKG_VERSION"), option_env!("LINERATE_COMMIT"))
@@ -349,6 +351,10 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Genkey) => keys::genkey(),
         Some(Command::Genpsk) => keys::genpsk(),
         Some(Command::Pubkey) => keys::pubkey(),
+        Some(Command::Version) => {
+            println!("linerate {}", long_version());
+            Ok(())
+        }
     };
     done.map(|()| ExitCode::SUCCESS)
 }

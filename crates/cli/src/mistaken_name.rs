@@ -4,10 +4,14 @@
 use std::{ffi::OsStr, path::Path};
 
 /// Commands of wg, wg-quick, tailscale and similar programs, with the replacement.
-const FOREIGN: [(&str, &str); 44] = [
+const FOREIGN: [(&str, &str); 62] = [
     ("add", "wg set"),
     ("addconf", "wg addconf"),
+    ("apikeys", "linerate server apikeys"),
     ("bugreport", "linerate doctor"),
+    ("cert", "linerate help"),
+    ("close", "linerate down"),
+    ("completion", "linerate help"),
     ("config", "linerate set"),
     ("configure", "linerate set"),
     ("connect", "linerate up"),
@@ -17,19 +21,30 @@ const FOREIGN: [(&str, &str); 44] = [
     ("disable", "linerate down"),
     ("disconnect", "linerate down"),
     ("dns", "linerate status"),
+    ("drive", "linerate help"),
     ("enable", "linerate up"),
     ("exit-node", "linerate set"),
+    ("file", "linerate help"),
+    ("funnel", "linerate help"),
     ("info", "linerate show"),
     ("init", "linerate join"),
     ("install", "linerate up"),
     ("ip", "linerate status"),
     ("kill", "linerate down"),
+    ("licenses", "linerate help"),
     ("list", "linerate show"),
     ("login", "linerate join"),
     ("logs", "linerate show"),
     ("ls", "linerate show"),
     ("metrics", "linerate show"),
+    ("nc", "linerate proxy"),
+    ("nodes", "linerate server nodes"),
+    ("open", "linerate up"),
     ("peers", "linerate show"),
+    ("policy", "linerate server policy"),
+    ("preauthkeys", "linerate server preauthkeys"),
+    ("quit", "linerate down"),
+    ("register", "linerate join"),
     ("remove", "linerate down"),
     ("restart", "linerate up"),
     ("run", "linerate up"),
@@ -45,10 +60,13 @@ const FOREIGN: [(&str, &str); 44] = [
     ("strip", "wg-quick strip"),
     ("switch", "linerate join"),
     ("syncconf", "linerate reload"),
+    ("tka", "linerate lock"),
     ("uninstall", "linerate leave"),
     ("update", "linerate reload"),
-    ("upgrade", "linerate --version"),
-    ("version", "linerate --version"),
+    ("upgrade", "linerate version"),
+    ("usage", "linerate help"),
+    ("users", "linerate server users"),
+    ("web", "linerate help"),
 ];
 
 /// The name of the program that takes a name only.
@@ -98,7 +116,9 @@ mod tests {
     #[test]
     fn foreign_and_mistyped_commands_have_a_suggestion() {
         for (name, command) in [
-            ("version", "linerate --version"),
+            ("versoin", "linerate version"),
+            ("funnel", "linerate help"),
+            ("nodes", "linerate server nodes"),
             ("login", "linerate join"),
             ("stop", "linerate down"),
             ("stauts", "linerate status"),
@@ -135,7 +155,7 @@ mod tests {
     #[test]
     fn any_name_is_accepted_after_two_dashes_or_for_wireguard_go() {
         assert!(!is_unambiguous(["/usr/bin/linerate", "status"].iter()));
-        assert!(is_unambiguous(["linerate", "-f", "--", "version"].iter()));
-        assert!(is_unambiguous(["/usr/bin/wireguard-go", "version"].iter()));
+        assert!(is_unambiguous(["linerate", "-f", "--", "status"].iter()));
+        assert!(is_unambiguous(["/usr/bin/wireguard-go", "status"].iter()));
     }
 }

@@ -26,8 +26,7 @@ pub(crate) fn version(common: &Common) -> anyhow::Result<()> {
     Client::at(PathBuf::new(), common).print(&version, words)
 }
 
-/// The version with the commit, which a build gets by the environment variable LINERATE_COMMIT, and the
-/// target.
+/// The version with the commit, if `packaging/commit.rs` found it, and the target.
 pub(crate) fn long_version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         sys::process::long_version(env!("CARGO_PKG_VERSION"), option_env!("LINERATE_COMMIT"))

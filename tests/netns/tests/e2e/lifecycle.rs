@@ -57,11 +57,14 @@ fn sigterm_and_sigint_leave_no_interface_and_no_socket() {
 #[test]
 fn a_mistyped_command_creates_no_interface_unless_it_follows_two_dashes() {
     let host = Host::new("alone");
-    for (word, command) in [("stauts", "linerate status"), ("version", "linerate --version")] {
+    for (word, command) in [("stauts", "linerate status"), ("login", "linerate join")] {
         let refused = in_background(&host, word);
         assert!(!refused.ok && refused.stderr.contains(command), "{refused:?}");
         assert!(!host.has_device(word));
     }
+    let version = in_background(&host, "version");
+    assert!(version.ok && version.stderr.starts_with("linerate 0."), "{version:?}");
+    assert!(version.stderr.contains("-linux-") && !host.has_device("version"), "{version:?}");
     let accepted = in_background(&host, "-- stauts");
     assert!(accepted.ok && host.has_device("stauts"), "{accepted:?}");
     host.run("ip link del stauts");
