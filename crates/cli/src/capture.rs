@@ -21,7 +21,10 @@ use packet::pcapng::{self, BLOCK_HEADER_LEN, Block, MAX_BLOCK_LEN, Statistics};
 use sys::{Errno, process::Signals};
 use wg::PublicKey;
 
-use crate::client::{Client, Refused};
+use crate::{
+    client::{Client, Refused},
+    interface::InterfaceSelector,
+};
 
 /// The default of tcpdump(1), and the most that libpcap reads.
 const SNAPLEN: u32 = 262_144;
@@ -45,21 +48,22 @@ pub(crate) struct Capture {
     /// Only packets from or to this peer, given by its public key.
     #[arg(long, value_name = "KEY", value_parser = key)]
     peer: Option<PublicKey>,
-    /// The interface, or the name of the proxy.
-    interface: String,
+    #[command(flatten)]
+    selector: InterfaceSelector,
 }
 
 impl Capture {
     /// Captures until it is stopped, and prints a summary.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let to_stdout = self.write.as_os_str() == "-";
+        let interface = self.selector.name()?;
         if to_stdout && io::stdout().is_terminal() {
             bail!(
-                "standard output is a terminal: use `-w FILE` or `linerate capture {} | tcpdump -r -`",
-                self.interface
+                "standard output is a terminal: use `-w FILE` or `linerate capture {interface} | \
+                 tcpdump -r -`"
             );
         }
-        let mut stream = self.begin()?;
+        let mut stream = self.begin(&interface)?;
         let mut out: Box<dyn Write> = if to_stdout {
             Box::new(io::stdout())
         } else {
@@ -73,7 +77,7 @@ impl Capture {
         let end = halt.try_clone()?;
         let wait = move || end_by(&signals, &end);
         thread::Builder::new().name("signals".into()).spawn(wait)?;
-        eprintln!("linerate: capturing inside {}", self.interface);
+        eprintln!("linerate: capturing inside {interface}");
         let mut copy = Copy { left: self.count.map(NonZero::get), ..Copy::default() };
         let copied = copy.run(&mut stream, &mut out, || {
             let _ = halt.shutdown(Shutdown::Write);
@@ -81,10 +85,7 @@ impl Capture {
         let packets = copy.packets;
         copied.with_context(|| format!("after {packets} packets"))?;
         let Some(Statistics { dropped, .. }) = copy.statistics else {
-            bail!(
-                "{}: the daemon has exited; {packets} packets were captured before",
-                self.interface
-            );
+            bail!("{interface}: the daemon has exited; {packets} packets were captured before");
         };
         eprintln!(
             "linerate: {packets} packets captured, {dropped} dropped because they were not read in time"
@@ -92,13 +93,13 @@ impl Capture {
         Ok(())
     }
 
-    fn begin(&self) -> anyhow::Result<BufReader<UnixStream>> {
+    fn begin(&self, interface: &str) -> anyhow::Result<BufReader<UnixStream>> {
         let snaplen = if self.snaplen == 0 { SNAPLEN } else { self.snaplen };
         let mut lines = format!("snaplen={snaplen}\n");
         if let Some(peer) = &self.peer {
             lines += &format!("public_key={}\n", peer.to_hex());
         }
-        let mut client = Client::connect(&self.interface)?;
+        let mut client = Client::connect(interface)?;
         client.send("linerate-capture", &lines).map_err(|error| {
             match error.downcast_ref().map(|Refused(errno)| Errno::from_raw(errno.abs())) {
                 Some(Errno::ENOENT) => error.context("the interface does not have this peer"),

@@ -1,9 +1,11 @@
 //! A client of a running peer's UAPI socket.
 
 use std::{
+    fs,
     io::{self, BufRead, BufReader, Write},
     net::Shutdown,
-    os::unix::net::UnixStream,
+    os::unix::{fs::MetadataExt, net::UnixStream},
+    path::PathBuf,
     process::ExitCode,
     thread::{self, JoinHandle},
     time::Duration,
@@ -11,7 +13,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use host::sockets::find_socket;
-use sys::Errno;
+use sys::{Errno, process::listener_pid};
 use zeroize::Zeroizing;
 
 use crate::print;
@@ -98,6 +100,27 @@ impl Client {
         self.stream.get_ref().set_read_timeout(None)?;
         Ok(self.stream)
     }
+}
+
+/// The names of the sockets at which a process listens. Those whose process is in another network
+/// namespace are included only if all are.
+pub(crate) fn in_this_namespace(sockets: impl Iterator<Item = (PathBuf, String)>) -> Vec<String> {
+    let connected =
+        sockets.filter_map(|(socket, name)| Some((UnixStream::connect(socket).ok()?, name)));
+    let (here, elsewhere): (Vec<_>, Vec<_>) =
+        connected.partition(|(stream, _)| !is_in_other_namespace(stream));
+    let names = if here.is_empty() { elsewhere } else { here };
+    names.into_iter().map(|(_, name)| name).collect()
+}
+
+/// Whether the process at the other end is in another network namespace. Returns false if its namespace
+/// cannot be read.
+fn is_in_other_namespace(stream: &UnixStream) -> bool {
+    let namespace = |process: &str| fs::metadata(format!("/proc/{process}/ns/net")).ok();
+    let pid = listener_pid(stream).ok();
+    let theirs = pid.and_then(|pid| namespace(&pid.to_string()));
+    let id = |namespace: fs::Metadata| (namespace.dev(), namespace.ino());
+    theirs.map(id).zip(namespace("self").map(id)).is_some_and(|(theirs, ours)| theirs != ours)
 }
 
 /// Whether a running peer serves an interface.

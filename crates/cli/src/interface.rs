@@ -2,11 +2,16 @@
 
 use std::{collections::HashMap, fs, time::Duration};
 
+use anyhow::bail;
+use clap::Args;
 use config::uapi::{Stats, parse_state};
-use host::{resolve_scopes, sockets::folders};
+use host::{
+    resolve_scopes,
+    sockets::{find_socket, folders},
+};
 use wg::{PublicKey, config::PeerState};
 
-use crate::client::Client;
+use crate::client::{Client, in_this_namespace};
 
 /// One interface.
 #[derive(Debug, Default, PartialEq)]
@@ -18,6 +23,45 @@ pub(crate) struct Interface {
     pub peers: Vec<PeerState>,
     /// Statistics that only linerate reports; absent if another implementation serves the interface.
     pub own: Option<Stats>,
+}
+
+/// The interface that a command is for.
+#[derive(Args, Clone, Default)]
+pub(crate) struct InterfaceSelector {
+    /// The interface, or the name of the proxy; optional if only one runs on this machine.
+    #[arg(value_name = "IFACE")]
+    positional: Option<String>,
+    /// The same as an option.
+    #[arg(short, long, value_name = "IFACE", conflicts_with = "positional")]
+    interface: Option<String>,
+}
+
+impl InterfaceSelector {
+    /// The name, if it was given.
+    pub(crate) fn given(&self) -> Option<&str> {
+        self.interface.as_deref().or(self.positional.as_deref())
+    }
+
+    /// The name that was given, or that of the only interface.
+    ///
+    /// # Errors
+    /// No interface runs, or several run.
+    pub(crate) fn name(&self) -> anyhow::Result<String> {
+        if let Some(name) = self.given() {
+            return Ok(name.to_owned());
+        }
+        let named = running().into_iter().map(|name| (find_socket(&name), name));
+        match &mut in_this_namespace(named)[..] {
+            [] => bail!("no interface and no proxy of linerate runs on this machine"),
+            [name] => Ok(std::mem::take(name)),
+            names => {
+                bail!(
+                    "several interfaces run on this machine: add --interface with {}",
+                    names.join(" or ")
+                )
+            }
+        }
+    }
 }
 
 /// Queries the named interface, or all that answer.

@@ -38,6 +38,7 @@ use bench::Bench;
 use clap::{Args, CommandFactory, Parser, Subcommand, error::ErrorKind};
 use client::{Client, Outcome};
 use config::conf::{Conf, InterfaceName, NameError};
+use interface::InterfaceSelector;
 use log::Log;
 use process::{
     Child, LeftoversResult, Source,
@@ -197,8 +198,8 @@ enum Command {
     /// tailnet.
     #[command(args_conflicts_with_subcommands = false, subcommand_negates_reqs = true)]
     Set {
-        /// The interface.
-        interface: String,
+        #[command(flatten)]
+        selector: InterfaceSelector,
         #[command(flatten)]
         flags: Box<tailnet::Flags>,
         #[command(subcommand)]
@@ -346,7 +347,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Top(top)) => top.run(),
         // Its exit status has more than two values.
         Some(Command::Doctor(doctor)) => return Ok(doctor.run()),
-        Some(Command::Set { interface, flags, what }) => set(&interface, &flags, what),
+        Some(Command::Set { selector, flags, what }) => set(&selector, &flags, what),
         Some(Command::Bench(bench)) => bench.run(),
         Some(Command::Genkey) => keys::genkey(),
         Some(Command::Genpsk) => keys::genpsk(),
@@ -372,14 +373,21 @@ fn refuse_command_name(name: &str) {
     }
 }
 
-fn set(interface: &str, flags: &tailnet::Flags, what: Option<Setting>) -> anyhow::Result<()> {
+fn set(
+    selector: &InterfaceSelector,
+    flags: &tailnet::Flags,
+    what: Option<Setting>,
+) -> anyhow::Result<()> {
+    if what.is_none() && !flags.any_is_set() {
+        anyhow::bail!("no setting given: see `linerate set --help`");
+    }
     if let Some(Setting::Offload { name, wanted }) = &what {
-        Client::connect(interface)?.send("linerate-offload", &format!("{name}={wanted}\n"))?;
+        let interface = selector.name()?;
+        Client::connect(&interface)?.send("linerate-offload", &format!("{name}={wanted}\n"))?;
     }
     match flags.any_is_set() {
-        true => tailnet::set(interface, flags),
-        false if what.is_some() => Ok(()),
-        false => anyhow::bail!("{interface}: no setting given: see `linerate set --help`"),
+        true => tailnet::set(selector.given(), flags),
+        false => Ok(()),
     }
 }
 

@@ -10,7 +10,7 @@ mod tka;
 
 use std::{
     fs,
-    os::unix::{fs::MetadataExt, net::UnixStream},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -19,10 +19,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use member::client::Client;
 use process::member::{local_socket, system_socket};
-use sys::process::listener_pid;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::client::Outcome;
+use crate::client::{Outcome, in_this_namespace};
 
 pub(crate) use self::{
     flags::Flags,
@@ -99,25 +98,10 @@ fn running() -> Vec<String> {
     let names_in = |socket: PathBuf| -> Vec<String> {
         let entries = socket.parent().map(fs::read_dir).into_iter().flatten();
         let named = entries.flatten().flatten().filter_map(|file| Some((file.path(), name(file)?)));
-        let connected =
-            named.filter_map(|(socket, name)| Some((UnixStream::connect(socket).ok()?, name)));
-        let (here, elsewhere): (Vec<_>, Vec<_>) =
-            connected.partition(|(stream, _)| !is_in_other_namespace(stream));
-        let names = if here.is_empty() { elsewhere } else { here };
-        names.into_iter().map(|(_, name)| name).collect()
+        in_this_namespace(named)
     };
     let all = sockets("").map(names_in);
     all.into_iter().find(|names| !names.is_empty()).unwrap_or_default()
-}
-
-/// Whether the process at the other end is in another network namespace. Returns false if its namespace
-/// cannot be read.
-fn is_in_other_namespace(stream: &UnixStream) -> bool {
-    let namespace = |process: &str| fs::metadata(format!("/proc/{process}/ns/net")).ok();
-    let pid = listener_pid(stream).ok();
-    let theirs = pid.and_then(|pid| namespace(&pid.to_string()));
-    let id = |namespace: fs::Metadata| (namespace.dev(), namespace.ino());
-    theirs.map(id).zip(namespace("self").map(id)).is_some_and(|(theirs, ours)| theirs != ours)
 }
 
 /// Whether a node of this user with this name runs.
@@ -168,8 +152,8 @@ pub(crate) fn leave(selector: &NodeSelector) -> anyhow::Result<Outcome> {
 }
 
 /// Changes settings of a running node.
-pub(crate) fn set(name: &str, flags: &Flags) -> anyhow::Result<()> {
-    let selector = NodeSelector::new(Some(name.to_owned()));
+pub(crate) fn set(name: Option<&str>, flags: &Flags) -> anyhow::Result<()> {
+    let selector = NodeSelector::new(name.map(str::to_owned));
     let client = selector.client()?;
     let runtime = runtime()?;
     let prefs = flags.masked(&runtime, &client)?;

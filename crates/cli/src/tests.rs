@@ -19,6 +19,15 @@ fn commands_for_nodes_take_the_node_first_and_the_interface_as_an_option() {
         "linerate lock status -i tailnet0",
         "linerate logout -i tailnet0",
         "linerate leave -i tailnet0",
+        "linerate set --accept-routes",
+        "linerate set -i tailnet0 --accept-routes",
+        "linerate set tailnet0 --accept-routes",
+        "linerate set wg0 offload udp-gso off",
+        "linerate set offload udp-gso off",
+        "linerate set -i wg0 offload udp-gso off",
+        "linerate capture -w -",
+        "linerate capture wg0 -w -",
+        "linerate capture -i wg0 -w -",
     ] {
         let parsed = parse(line);
         assert!(parsed.is_ok(), "{line}: {}", parsed.err().unwrap());
@@ -27,7 +36,11 @@ fn commands_for_nodes_take_the_node_first_and_the_interface_as_an_option() {
 
 #[test]
 fn an_interface_that_is_given_twice_is_refused() {
-    for line in ["linerate status tailnet0 -i tailnet1", "linerate ping one two three"] {
+    for line in [
+        "linerate status tailnet0 -i tailnet1",
+        "linerate set wg0 -i wg1",
+        "linerate ping one two three",
+    ] {
         assert!(parse(line).is_err(), "{line}");
     }
 }

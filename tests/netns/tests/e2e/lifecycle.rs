@@ -72,6 +72,23 @@ fn a_mistyped_command_creates_no_interface_unless_it_follows_two_dashes() {
 }
 
 #[test]
+fn a_command_takes_the_only_interface_and_lists_several() {
+    let (host, _daemon) = alone();
+    let set = format!("{} set offload udp-gso off", linerate());
+    host.run(&set);
+    assert!(host.run(format!("{} show", linerate())).contains("udp-gso"));
+    assert!(in_background(&host, "wg1").ok);
+    let refused = host.attempt(&set);
+    assert!(!refused.ok && refused.stderr.contains("--interface with wg0 or wg1"), "{refused:?}");
+    host.run(format!("{} set -i wg1 offload udp-gso off", linerate()));
+    // An interface of another namespace does not count.
+    host.run(format!("ip netns add other && ip netns exec other {} wg2", linerate()));
+    host.run(format!("{} down wg1", linerate()));
+    host.run(&set);
+    host.run(format!("{} down wg2", linerate()));
+}
+
+#[test]
 fn deleting_the_link_ends_the_daemon_and_its_socket() {
     let (host, mut daemon) = alone();
     host.run("ip link del wg0");

@@ -170,7 +170,7 @@ fn only_root_and_the_operator_may_change_settings() {
     let done = as_user(&node.host, NOBODY, &command);
     assert!(done.ok, "{done:?}");
     assert_eq!(hostname(), "again");
-    let unknown = linerate(&node.host, &format!("set {} --operator=nosuchuser", Member::INTERFACE));
+    let unknown = linerate(&node.host, "set --operator=nosuchuser");
     assert!(unknown.ok, "{unknown:?}");
     let status = output_of(&node.host, "status");
     assert!(
