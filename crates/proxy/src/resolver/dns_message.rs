@@ -1,6 +1,6 @@
 //! DNS queries and answers (RFC 1035, RFC 3596).
 //!
-//! hickory-proto, which serves the names of a tailnet, would add 19 crates to programs that use the
+//! hickory-proto, which serves the names of a tailnet, would add 18 crates to programs that use the
 //! library without a tailnet. It also rejects answers for records that are not needed here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
