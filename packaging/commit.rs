@@ -1,6 +1,6 @@
 //! Build script of the packages with programs. A release build gets the commit of the working tree as
-//! LINERATE_COMMIT, for `--version`. That variable takes precedence if it is set. Other builds have no
-//! commit, because every commit would build these packages again.
+//! LINERATE_COMMIT, for `--version`. That variable takes precedence if it is set. Other builds omit
+//! it, because every commit would build these packages again.
 
 use std::{env, path::Path, process::Command};
 

@@ -102,8 +102,8 @@ impl Client {
     }
 }
 
-/// The names of the sockets at which a process listens. Those whose process is in another network
-/// namespace are included only if all are.
+/// The names of the sockets at which a process of this network namespace listens. Without any, the names of
+/// those at which processes of other namespaces listen.
 pub(crate) fn in_this_namespace(sockets: impl Iterator<Item = (PathBuf, String)>) -> Vec<String> {
     let connected =
         sockets.filter_map(|(socket, name)| Some((UnixStream::connect(socket).ok()?, name)));
