@@ -162,6 +162,13 @@ impl World {
         self.socket.send_to(message, ("10.1.0.1", PORT)).expect("the cable is there");
     }
 
+    /// Discards all datagrams that have arrived.
+    pub(super) fn discard_received(&self) {
+        self.socket.set_nonblocking(true).expect("it can be set");
+        while self.socket.recv(&mut [0; 2048]).is_ok() {}
+        self.socket.set_nonblocking(false).expect("it can be set");
+    }
+
     pub(super) fn receive(&self, is_it: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let mut message = [0; 2048];
         let mut next = || {
