@@ -163,9 +163,6 @@ impl<R: CryptoRng> Control<R> {
             }
             let key = *peer.public_key();
             if notices.has(ControlNotice::SessionConfirmed) {
-                if let Some(entry) = self.peers.get_mut(&key) {
-                    entry.give_up_old_initiation(&device);
-                }
                 self.handshake_completed(&key, now);
                 self.agree_after_handshake(&key, now);
             }

@@ -198,6 +198,7 @@ impl<R: CryptoRng> Control<R> {
     /// Handles the end of a handshake: both sides have the keys.
     pub(super) fn handshake_completed(&mut self, key: &PublicKey, now: Now) {
         let Some(entry) = self.peers.get_mut(key) else { return };
+        entry.give_up_old_initiation(&self.device);
         entry.timers.retransmit = None;
         entry.timers.attempt_began = None;
         entry.peer.activity.block_handshakes_until(None);
