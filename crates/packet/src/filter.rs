@@ -46,4 +46,4 @@ pub use flow::{Flow, Reading};
 pub use judge::{Judge, Verdict};
 pub use opened_flows::OpenedFlows;
 pub use policy::{AddressRange, Destination, Policy, Rule};
-pub use rules::Rules;
+pub use rules::{Rules, merged_ranges};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use packet::filter::AddressRange;
+use packet::filter::{AddressRange, merged_ranges};
 
 /// A set of addresses: sorted ranges of each family with gaps between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl FromIterator<AddressRange> for AddressSet {
             let bits = (bits(range.first()), bits(range.last()));
             if range.first().is_ipv4() { set.v4.push(bits) } else { set.v6.push(bits) }
         }
-        Self { v4: merged(set.v4), v6: merged(set.v6) }
+        Self { v4: merged_ranges(set.v4), v6: merged_ranges(set.v6) }
     }
 }
 
@@ -59,18 +59,6 @@ impl AddressSet {
         let own = if range.first().is_ipv4() { &self.v4 } else { &self.v6 };
         meets(own, (bits(range.first()), bits(range.last())))
     }
-}
-
-fn merged(mut ranges: Vec<Bits>) -> Vec<Bits> {
-    ranges.sort_unstable();
-    ranges.dedup_by(|next, before| {
-        let joins = next.0 <= before.1.saturating_add(1);
-        if joins {
-            before.1 = before.1.max(next.1);
-        }
-        joins
-    });
-    ranges
 }
 
 /// Returns the index of the first range that does not end before `first`.

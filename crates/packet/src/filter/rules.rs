@@ -94,7 +94,7 @@ struct RuleDestination {
 
 impl Family {
     fn new(policy: &Policy, v4: bool) -> Self {
-        let local = merged(policy.local.iter().filter_map(|range| range.bits(v4)).collect());
+        let local = merged_ranges(policy.local.iter().filter_map(|range| range.bits(v4)).collect());
         let (mut destinations, mut rules, mut of_rules) = (Vec::new(), Vec::new(), Vec::new());
         for rule in policy.rules.iter().filter(|_| !policy.shields_up) {
             let first = destinations.len();
@@ -172,7 +172,7 @@ fn local_destinations(
 }
 
 /// Merges the ranges into as few as possible, in ascending order.
-fn merged(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
+pub fn merged_ranges(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
     ranges.sort_unstable();
     ranges.dedup_by(|next, last| {
         let intersects = next.0 <= last.1.saturating_add(1);
