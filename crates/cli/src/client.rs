@@ -113,6 +113,21 @@ pub(crate) fn in_this_namespace(sockets: impl Iterator<Item = (PathBuf, String)>
     names.into_iter().map(|(_, name)| name).collect()
 }
 
+/// The only name of these.
+///
+/// # Errors
+/// There are several, of things with the name `kind`, or none, which `absent` reports.
+pub(crate) fn only_name(names: &[String], kind: &str, absent: &str) -> anyhow::Result<String> {
+    match names {
+        [] => bail!("{absent}"),
+        [name] => Ok(name.clone()),
+        names => {
+            let names = names.join(" or ");
+            bail!("several {kind} run on this machine: add --interface with {names}")
+        }
+    }
+}
+
 /// Whether the process at the other end is in another network namespace. Returns false if its namespace
 /// cannot be read.
 fn is_in_other_namespace(stream: &UnixStream) -> bool {

@@ -2,7 +2,6 @@
 
 use std::{collections::HashMap, fs, time::Duration};
 
-use anyhow::bail;
 use clap::Args;
 use config::uapi::{Stats, parse_state};
 use host::{
@@ -11,7 +10,7 @@ use host::{
 };
 use wg::{PublicKey, config::PeerState};
 
-use crate::client::{Client, in_this_namespace};
+use crate::client::{Client, in_this_namespace, only_name};
 
 /// One interface.
 #[derive(Debug, Default, PartialEq)]
@@ -51,16 +50,8 @@ impl InterfaceSelector {
             return Ok(name.to_owned());
         }
         let named = running().into_iter().map(|name| (find_socket(&name), name));
-        match &mut in_this_namespace(named)[..] {
-            [] => bail!("no interface and no proxy of linerate runs on this machine"),
-            [name] => Ok(std::mem::take(name)),
-            names => {
-                bail!(
-                    "several interfaces run on this machine: add --interface with {}",
-                    names.join(" or ")
-                )
-            }
-        }
+        let absent = "no interface and no proxy of linerate runs on this machine";
+        only_name(&in_this_namespace(named), "interfaces", absent)
     }
 }
 

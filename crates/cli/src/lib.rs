@@ -30,7 +30,6 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::LazyLock,
 };
 
 use anyhow::Context;
@@ -64,7 +63,7 @@ const CONF_FOLDER: &str = "/etc/wireguard";
 #[command(
     name = "linerate",
     version,
-    long_version = long_version(),
+    long_version = sys::long_version!(),
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
@@ -250,14 +249,6 @@ enum Setting {
     },
 }
 
-/// The version with the commit, if `packaging/commit.rs` found it, and the target.
-fn long_version() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| {
-        sys::process::long_version(env!("CARGO_PKG_VERSION"), option_env!("LINERATE_COMMIT"))
-    });
-    &TEXT
-}
-
 /// The definition of the command line, for `--help` and the manual pages.
 pub fn command() -> clap::Command {
     Cli::command()
@@ -353,7 +344,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Genpsk) => keys::genpsk(),
         Some(Command::Pubkey) => keys::pubkey(),
         Some(Command::Version) => {
-            println!("linerate {}", long_version());
+            println!("linerate {}", sys::long_version!());
             Ok(())
         }
     };

@@ -21,7 +21,7 @@ use member::client::Client;
 use process::member::{local_socket, system_socket};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::client::{Outcome, in_this_namespace};
+use crate::client::{Outcome, in_this_namespace, only_name};
 
 pub(crate) use self::{
     flags::Flags,
@@ -60,16 +60,8 @@ impl NodeSelector {
         if let Some(name) = self.interface.as_ref().or(self.positional.as_ref()) {
             return Ok(name.clone());
         }
-        match &mut running()[..] {
-            [] => bail!("no node of a tailnet runs on this machine: see `linerate join --help`"),
-            [name] => Ok(std::mem::take(name)),
-            names => {
-                bail!(
-                    "several nodes run on this machine: add --interface with {}",
-                    names.join(" or ")
-                )
-            }
-        }
+        let absent = "no node of a tailnet runs on this machine: see `linerate join --help`";
+        only_name(&running(), "nodes", absent)
     }
 
     /// A client of the node.

@@ -28,7 +28,7 @@ pub(crate) use self::{
     auth::{Auth, auth},
     networks::{Networks, networks},
     policy::{policies, policy_in_force, remarks, submit_policy},
-    server::{check_configuration, health, long_version, version},
+    server::{check_configuration, health, version},
     stdout::print,
     tka::{TailnetLock, tailnet_lock},
 };

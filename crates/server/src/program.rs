@@ -20,7 +20,7 @@ use sys::process::discard_inherited;
 #[command(
     name = "linerate-server",
     version,
-    long_version = commands::long_version(),
+    long_version = sys::long_version!(),
     disable_help_subcommand = true
 )]
 struct Arguments {

@@ -6,17 +6,16 @@ use std::fmt::{Display, Write};
 /// Metrics as text.
 pub struct MetricsText {
     prefix: &'static str,
-    /// The labels of all samples, as text.
-    labels: String,
+    /// The labels of all samples.
+    labels: Vec<(String, String)>,
     text: String,
 }
 
 impl MetricsText {
     /// Creates an empty text. `prefix` is the start of all names, and `labels` are in all samples.
     pub fn new(prefix: &'static str, labels: &[(&str, &str)]) -> Self {
-        let mut text = Self { prefix, labels: String::new(), text: String::new() };
-        text.labels = joined(labels);
-        text
+        let labels = labels.iter().map(|(label, of)| ((*label).to_owned(), (*of).to_owned()));
+        Self { prefix, labels: labels.collect(), text: String::new() }
     }
 
     /// Writes the help and the kind of a metric.
@@ -28,11 +27,14 @@ impl MetricsText {
 
     /// Writes a sample. `labels` follow those of all samples.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let (prefix, common, own) = (self.prefix, &self.labels, joined(labels));
-        let comma = if common.is_empty() || own.is_empty() { "" } else { "," };
-        let labels = format!("{common}{comma}{own}");
-        let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
-        let _ = writeln!(self.text, "{prefix}{name}{labels} {value}");
+        let _ = write!(self.text, "{}{name}", self.prefix);
+        let common = self.labels.iter().map(|(label, of)| (label.as_str(), of.as_str()));
+        let mut separator = '{';
+        for (label, of) in common.chain(labels.iter().copied()) {
+            let _ = write!(self.text, "{separator}{label}=\"{}\"", escaped(of));
+            separator = ',';
+        }
+        let _ = writeln!(self.text, "{} {value}", if separator == ',' { "}" } else { "" });
     }
 
     /// Writes the samples of a histogram. `buckets` are the upper bounds with the cumulative counts.
@@ -59,12 +61,11 @@ impl MetricsText {
     pub fn as_str(&self) -> &str {
         &self.text
     }
-}
 
-fn joined(labels: &[(&str, &str)]) -> String {
-    let labels: Vec<String> =
-        labels.iter().map(|(label, of)| format!("{label}=\"{}\"", escaped(of))).collect();
-    labels.join(",")
+    /// The written text, without a copy.
+    pub fn into_string(self) -> String {
+        self.text
+    }
 }
 
 /// Escapes the value of a label. The name of an interface may contain a quotation mark.

@@ -32,7 +32,7 @@ pub(super) fn write(node: &Node) -> String {
     text.histogram("queue_seconds", QUEUE, &load.queued.snapshot(), 1e6);
     text.handshakes(node.handshakes().answered(), node.handshakes().micros());
     text.peers(&node.state().peers);
-    text.0.as_str().to_owned()
+    text.0.into_string()
 }
 
 const SOCKET_OVERFLOW: &str =

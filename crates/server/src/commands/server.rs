@@ -1,6 +1,6 @@
 //! Commands about the server itself.
 
-use std::{path::PathBuf, sync::LazyLock};
+use std::path::PathBuf;
 
 use hyper::Method;
 use serde_json::json;
@@ -21,17 +21,10 @@ pub(crate) async fn health(common: &Common) -> anyhow::Result<()> {
 /// # Errors
 /// Standard output cannot be written.
 pub(crate) fn version(common: &Common) -> anyhow::Result<()> {
-    let version = json!({ "version": env!("CARGO_PKG_VERSION"), "build": long_version() });
-    let words = |_: &_| format!("linerate-server {}", long_version());
+    let build = sys::long_version!();
+    let version = json!({ "version": env!("CARGO_PKG_VERSION"), "build": build });
+    let words = |_: &_| format!("linerate-server {build}");
     Client::at(PathBuf::new(), common).print(&version, words)
-}
-
-/// The version with the commit, if `packaging/commit.rs` found it, and the target.
-pub(crate) fn long_version() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| {
-        sys::process::long_version(env!("CARGO_PKG_VERSION"), option_env!("LINERATE_COMMIT"))
-    });
-    &TEXT
 }
 
 /// Runs `configtest`. Files that the configuration names are not read.

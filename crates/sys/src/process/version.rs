@@ -3,6 +3,18 @@
 /// The C library of the target.
 const LIBC: &str = if cfg!(target_env = "musl") { "musl" } else { "gnu" };
 
+/// The version of the calling crate with its commit, if `packaging/commit.rs` found it, and its target.
+#[macro_export]
+macro_rules! long_version {
+    () => {{
+        static TEXT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
+            let (version, commit) = (env!("CARGO_PKG_VERSION"), option_env!("LINERATE_COMMIT"));
+            $crate::process::long_version(version, commit)
+        });
+        TEXT.as_str()
+    }};
+}
+
 /// The version of a program with its commit, if that is known, and its target.
 pub fn long_version(version: &str, commit: Option<&str>) -> String {
     let commit = commit.filter(|commit| !commit.is_empty());

@@ -19,7 +19,7 @@ pub(super) fn write(tenants: &Tenants) -> String {
     text.all(&tenants);
     text.0.head("stun_answers_total", "counter", "Answers to STUN requests.");
     text.0.sample("stun_answers_total", &[], STUN.read());
-    text.0.as_str().to_owned()
+    text.0.into_string()
 }
 
 /// Values of a network. The one of the top level has no label, to be compatible with servers of
